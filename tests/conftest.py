@@ -1,0 +1,3 @@
+"""Fixtures that the tests share."""
+
+pytest_plugins = ["pytester"]
