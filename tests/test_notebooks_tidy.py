@@ -180,6 +180,16 @@ def test_check_wants_the_canonical_form_and_no_widget_view(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    "text", ["<<<<<<< HEAD", "{}", json.dumps(notebook({"cell_type": "code", "source": "1"}))]
+)
+def test_check_says_so_when_it_is_no_notebook(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "small.ipynb"
+    path.write_text(text, encoding="utf-8")
+    (problem,) = notebooks.problems(path)
+    assert problem.startswith("not a notebook: ")
+
+
+@pytest.mark.parametrize(
     "text", ["http://localhost/tmp/x", "the/home/of", "0x1F", "[1, 2] / 3", "data/logs/notes.txt"]
 )
 def test_check_lets_pass_what_only_looks_like_a_path(tmp_path: Path, text: str) -> None:

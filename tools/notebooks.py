@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat.reader import NotJSONError
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -93,7 +94,11 @@ def _same_stream(first: Json, second: Json) -> bool:
 def problems(path: Path) -> Iterator[str]:
     """What keeps the notebook at `path` from being committed, one line each."""
     text = path.read_text(encoding="utf-8")
-    notebook = _parsed(text)
+    try:
+        notebook = _parsed(text)
+    except (NotJSONError, nbformat.ValidationError) as error:
+        yield f"not a notebook: {_first_line(str(error))}"
+        return
     if text != _written(cleaned(notebook)):
         yield "not in the canonical form: run `make tidy`"
     for number, cell in enumerate(notebook["cells"], start=1):
@@ -152,6 +157,8 @@ def executed(notebook: Json, directory: Path) -> Json:
         timeout=CELL_TIMEOUT_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(directory)}},
+        # Its remark on each start, that it speaks TCP without encryption, is not for us.
+        extra_arguments=["--log-level=ERROR"],
         record_timing=False,
         store_widget_state=False,
     ).execute()
@@ -167,7 +174,10 @@ def committed_notebooks(directory: Path = NOTEBOOKS) -> list[Path]:
 
 
 def _parsed(text: str) -> Json:
-    return dict(nbformat.reads(text, as_version=4))
+    notebook = nbformat.reads(text, as_version=4)
+    # Reading only logs what is wrong with it.
+    nbformat.validate(notebook)
+    return dict(notebook)
 
 
 def _written(notebook: Json) -> str:

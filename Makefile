@@ -1,0 +1,71 @@
+# Type `make` for the list. Everything is installed into .venv, and nothing outside it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+LAB_ARGS ?=
+PYTEST_ARGS ?=
+
+# Numbers of this workbook do not depend on the reader's own Python settings.
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help lab test test-browser notebooks tidy clean
+
+help: ## this list
+	@echo "make TARGET, where TARGET is one of:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+
+lab: $(INSTALLED) ## install, then open JupyterLab on the first chapter
+	@echo "== JupyterLab: chapter 00 opens in your browser; Ctrl-C here ends it"
+	$(BIN)/python -m jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+
+# From the fastest check to the slowest, one after another; the first that fails ends it.
+test: $(INSTALLED) ## install, then check everything except the browser tests
+	@echo "== 1/8 pins: the installed packages agree with each other"
+	$(BIN)/python -m pip check
+	@echo "== 2/8 ruff: style of modules, tests and notebooks"
+	$(BIN)/ruff check .
+	@echo "== 3/8 ruff: layout of modules, tests and notebooks"
+	$(BIN)/ruff format --check .
+	@echo "== 4/8 notebooks: executed, tidy, no stored error"
+	$(BIN)/python -m tools.notebooks check
+	@echo "== 5/8 mypy: types of modules, tests and tools"
+	$(BIN)/mypy
+	@echo "== 6/8 mypy: types of the notebooks' cells"
+	$(BIN)/nbqa mypy notebooks --disable-error-code top-level-await
+	@echo "== 7/8 pytest: the tests"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@echo "== 8/8 nbval: every notebook gives its stored outputs again"
+	$(BIN)/python -m pytest --nbval notebooks
+
+test-browser: $(INSTALLED) ## drive JupyterLab in a real Chromium (needs chromium)
+	@echo "== pytest: a real JupyterLab in a real browser"
+	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+notebooks: $(INSTALLED) ## run every notebook and store its outputs, tidied
+	@echo "== notebooks: run and tidy, in place"
+	$(BIN)/python -m tools.notebooks run
+
+tidy: $(INSTALLED) ## tidy the notebooks without running them
+	@echo "== notebooks: tidy, in place"
+	$(BIN)/python -m tools.notebooks clean
+
+clean: ## remove .venv and every cache
+	@echo "== removing .venv and the caches"
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
+
+# Made once, and again when the pins or the project's metadata change.
+$(INSTALLED): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "$(PYTHON) is missing or older than 3.11: install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+	@echo "== installing the pinned packages into $(VENV); the first time takes a minute or two"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.txt
+	@touch $@
