@@ -21,7 +21,7 @@ help: ## this list
 
 lab: $(INSTALLED) ## install, then open JupyterLab on the first chapter
 	@echo "== JupyterLab: chapter 00 opens in your browser; Ctrl-C here ends it"
-	$(BIN)/python -m jupyter lab $(LAB_ARGS) notebooks/00_start_here.ipynb
+	$(BIN)/python -m jupyter lab --ServerApp.root_dir=. $(LAB_ARGS) notebooks/00_start_here.ipynb
 
 # From the fastest check to the slowest, one after another; the first that fails ends it.
 test: $(INSTALLED) ## install, then check everything except the browser tests
