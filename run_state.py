@@ -1,0 +1,227 @@
+"""The state of a run: plain data, with what a person or a program may do to it between runs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from run_store import (
+    RunBusyError,
+    RunStoreError,
+    check_run_id,
+    read_state,
+    state_path,
+    write_atomically,
+)
+from tool_calls import clean_text
+
+Message = dict[str, Any]
+Call = dict[str, Any]
+
+STATE_VERSION = 1
+# The price of the book's examples, in US dollars per million tokens.
+BOOK_PRICE: Mapping[str, float] = {"in": 2.0, "out": 12.0}
+
+RunStatus = Literal[
+    "running", "completed", "failed", "max_turns_exceeded", "budget_exceeded", "interrupted"
+]
+RESUMABLE: tuple[RunStatus, ...] = ("max_turns_exceeded", "budget_exceeded", "interrupted")
+CostBasis = Literal["exact", "estimated", "unknown"]
+
+# --- the state: plain data ----------------------------------------------------------------------
+
+
+@dataclass
+class RunState:
+    """All that a run is. ``json.dumps(asdict(state))`` always works and reads back equal.
+
+    ``turns`` counts this run's own answers; ``cost_usd`` and the token counts include its child
+    runs. ``cost_basis`` says how far the cost can be trusted. ``rejected`` holds, by call id, the
+    words that the model gets in place of a result. ``started`` lists calls whose tool was begun.
+    ``revision`` counts the saves, so that an old copy cannot replace a newer one.
+    """
+
+    run_id: str
+    messages: list[Message]
+    version: int = STATE_VERSION
+    turns: int = 0
+    cost_usd: float = 0.0
+    cost_basis: CostBasis = "exact"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    status: RunStatus = "running"
+    interruption: dict[str, Any] | None = None
+    approved: list[str] = field(default_factory=list)
+    rejected: dict[str, str] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+    children: dict[str, RunState] = field(default_factory=dict)
+    invalid_turns: int = 0
+    revision: int = 0
+    output: str = ""
+    error: str | None = None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether ``run`` can go on from here; a completed or failed run needs ``follow_up``."""
+        return self.status in RESUMABLE
+
+
+def new_run(system: str, task: str, run_id: str | None = None) -> RunState:
+    """A fresh run. Raises ValueError for a ``run_id`` that is not safe as a file name."""
+    messages = [{"role": "system", "content": clean_text(system)}] if system else []
+    messages.append({"role": "user", "content": clean_text(task)})
+    return RunState(check_run_id(run_id or secrets.token_hex(6)), messages)
+
+
+def pending(state: RunState) -> list[Call]:
+    """The calls of the last assistant message that no tool message after it answers."""
+    answered = set()
+    for message in reversed(state.messages):
+        if message["role"] == "tool":
+            answered.add(message["tool_call_id"])
+        else:
+            calls: list[Call] = message.get("tool_calls") or []
+            return [call for call in calls if call["id"] not in answered]
+    return []
+
+
+def cost(usage: Mapping[str, int], price: Mapping[str, float] = BOOK_PRICE) -> float:
+    """US dollars for one answer; ``price`` is per million tokens: ``in``, ``out``, ``cached``.
+
+    ``prompt_tokens`` includes ``cached_tokens``, so those are billed once, at their own price.
+    """
+    cached = usage.get("cached_tokens", 0)
+    fresh = usage["prompt_tokens"] - cached
+    return (
+        fresh * price["in"]
+        + cached * price.get("cached", price["in"])
+        + usage["completion_tokens"] * price["out"]
+    ) / 1_000_000
+
+
+# The ids (Python's) of the state objects that a run is working on in this process.
+live: set[int] = set()
+
+
+# --- a person decides ---------------------------------------------------------------------------
+
+
+def waiting_calls(state: RunState) -> list[dict[str, Any]]:
+    """The calls that wait for a person: ``call_id``, ``tool_name``, ``args`` each."""
+    interruption = state.interruption or {}
+    if interruption.get("type") != "approval":
+        return []
+    return interruption.get("calls") or [interruption]
+
+
+def approve(state: RunState, call_id: str) -> None:
+    """Let a waiting call run at the next ``run``. Raises ValueError when it does not wait."""
+    holder, own_id = _find_waiting(state, call_id)
+    if own_id in holder.rejected:
+        raise ValueError(f"call {call_id} has been rejected already")
+    if own_id in holder.started:  # its outcome was unknown; a person says: once more
+        holder.started.remove(own_id)
+    if own_id not in holder.approved:
+        holder.approved.append(own_id)
+
+
+def reject(state: RunState, call_id: str, reason: str = "") -> None:
+    """Refuse a waiting call; the model reads why. Raises ValueError when it does not wait."""
+    holder, own_id = _find_waiting(state, call_id)
+    if own_id in holder.approved and own_id not in holder.started:
+        raise ValueError(f"call {call_id} has been approved already")
+    words = "The user rejected this call: it was not executed."
+    if own_id in holder.started:
+        words = (
+            "This call was started earlier and its outcome is unknown: it may have had its "
+            "effect. The user decided not to run it again."
+        )
+    holder.rejected[own_id] = clean_text(f"{words} Reason: {reason}" if reason else words)
+
+
+def _find_waiting(state: RunState, call_id: str) -> tuple[RunState, str]:
+    """The run (this one or a child of it) that made a waiting call, and the call's id there.
+
+    A child's call is named by its path: ``<call of the parent>/<call of the child>``. The last
+    part is enough where only one waiting call ends so.
+    """
+    paths = [call["call_id"] for call in waiting_calls(state)]
+    found = [path for path in paths if path == call_id or path.endswith(f"/{call_id}")]
+    if call_id not in paths and len(found) != 1:
+        raise ValueError(f"no call {call_id} waits for a decision; waiting: {paths or 'none'}")
+    *parents, own_id = (call_id if call_id in paths else found[0]).split("/")
+    for parent in parents:
+        state = state.children[parent]
+    return state, own_id
+
+
+def follow_up(state: RunState, text: str) -> None:
+    """Go on with a new user message; open calls are closed first, in words."""
+    if id(state) in live:
+        raise RunBusyError(f"run {state.run_id} is running; stop it before you go on")
+    for call in pending(state):
+        words = "Not executed: the user went on before this call was started."
+        if call["id"] in state.started:
+            words = "Interrupted while it ran: it may have had a partial effect."
+        answer_call(state, call, state.rejected.get(call["id"], words))
+    state.messages.append({"role": "user", "content": clean_text(text)})
+    state.status, state.interruption, state.invalid_turns = "running", None, 0
+    state.output, state.error = "", None
+
+
+def answer_call(state: RunState, call: Call, text: str) -> None:
+    name = call["function"]["name"]
+    message = {"role": "tool", "tool_call_id": call["id"], "name": name, "content": text}
+    state.messages.append(message)
+
+
+# --- on disk ------------------------------------------------------------------------------------
+
+
+def save(state: RunState, directory: str | Path) -> Path:
+    """Write the state to ``<directory>/<run_id>.json``, atomically and durably.
+
+    Raises RunBusyError when a newer copy is there, RunStoreError when the file there is damaged,
+    ValueError for an unsafe run id.
+    """
+    refuse_older(state, directory)
+    return write_state(state, directory)
+
+
+def load(directory: str | Path, run_id: str) -> RunState:
+    """Read a saved state. Raises RunStoreError (none there, damaged, of another version)."""
+    path = state_path(directory, run_id)
+    try:
+        return _from_dict(read_state(path))
+    except (TypeError, KeyError, AttributeError) as problem:
+        raise RunStoreError(f"the saved run {path} is damaged: {problem}") from None
+
+
+def _from_dict(saved: dict[str, Any]) -> RunState:
+    if saved.get("version") != STATE_VERSION:
+        raise RunStoreError(
+            f"the saved run has state version {saved.get('version')!r}; this harness reads "
+            f"version {STATE_VERSION}. Load it with the harness that wrote it"
+        )
+    children = {key: _from_dict(child) for key, child in saved["children"].items()}
+    return RunState(**{**saved, "children": children})
+
+
+def write_state(state: RunState, directory: str | Path) -> Path:
+    path = state_path(directory, state.run_id)
+    state.revision += 1
+    write_atomically(path, json.dumps(vars(state), default=vars, allow_nan=False))
+    return path
+
+
+def refuse_older(state: RunState, directory: str | Path) -> None:
+    path = state_path(directory, state.run_id)
+    if path.exists() and read_state(path).get("revision", 0) > state.revision:
+        raise RunBusyError(
+            f"run {state.run_id} in {directory} is newer than this copy; nothing was changed. "
+            "Load it again, or give the new run an id of its own"
+        )

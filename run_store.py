@@ -1,0 +1,152 @@
+"""The files of a run: ids that are safe as names, atomic saves, one owner at a time, the trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import filelock
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_RESERVED_ON_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+class RunStoreError(Exception):
+    """A saved run cannot be read, written or owned; the text says which and what to do."""
+
+
+class RunBusyError(RunStoreError):
+    """Somebody else is continuing this run, or has continued it since it was loaded."""
+
+
+def check_run_id(run_id: Any) -> str:
+    """The id, if it is safe as a file name. Raises ValueError before any path is made."""
+    if (
+        not isinstance(run_id, str)
+        or not RUN_ID.fullmatch(run_id)
+        or run_id.endswith(".")
+        or _RESERVED_ON_WINDOWS.fullmatch(run_id)
+    ):
+        raise ValueError(
+            f"run id {str(run_id)[:40]!r} is not usable as a file name: "
+            "use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+    return run_id
+
+
+def state_path(directory: str | Path, run_id: Any) -> Path:
+    """Where a run is saved: ``<directory>/<run_id>.json``."""
+    return Path(directory) / f"{check_run_id(run_id)}.json"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file so that a reader, or a crash, sees the old text or the new, never half.
+
+    Write beside it, fsync, replace, fsync the directory: after the return it survives a power cut.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise
+    _fsync_directory(path.parent)
+
+
+def _fsync_directory(directory: Path) -> None:
+    """Make the new name durable too. Windows cannot open a directory, and needs no such step."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The saved object. Raises RunStoreError when there is none or it is damaged."""
+    try:
+        saved = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise RunStoreError(f"no saved run {path.stem} in {path.parent}") from None
+    except (ValueError, RecursionError) as problem:
+        raise RunStoreError(
+            f"the saved run {path} is damaged ({problem}). Restore it from a backup, or move it "
+            "away and start a new run; it was not changed"
+        ) from None
+    except OSError as problem:
+        raise RunStoreError(f"the saved run {path} cannot be read: {problem}") from None
+    if not isinstance(saved, dict):
+        raise RunStoreError(f"the saved run {path} is damaged (not an object); it was not changed")
+    return saved
+
+
+@contextmanager
+def owning(directory: str | Path, run_id: str) -> Iterator[None]:
+    """Be the only one to continue this run. Raises RunBusyError at once when somebody else is.
+
+    The operating system holds the lock for the process, so a dead owner does not keep it.
+    """
+    path = state_path(directory, run_id).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise RunBusyError(
+            f"run {run_id} is being continued elsewhere; nothing was changed. "
+            "Wait for that one to end, then load the run again"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# --- the trace ----------------------------------------------------------------------------------
+
+Trace = Callable[[dict[str, Any]], None]
+
+
+@contextmanager
+def open_trace(target: str | Path | Trace | None) -> Iterator[Trace]:
+    """A function that takes events: to a file (JSON Lines, appended), a callable, or nowhere.
+
+    Each event gets ``ts``, the time in UTC. A line leaves in one write, so that several runs can
+    share a file and a crash cannot leave half a line between two others.
+    """
+    if target is None:
+        yield lambda event: None
+    elif callable(target):
+        yield lambda event: target({**event, "ts": _now()})
+    else:
+        path = Path(target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+        with path.open("ab", buffering=0) as file:
+            if torn:  # a crash in the middle of a line: end it, so that ours stands alone
+                file.write(b"\n")
+            yield lambda event: _write_line(file, event)
+
+
+def _write_line(file: BinaryIO, event: dict[str, Any]) -> None:
+    line = json.dumps({**event, "ts": _now()}, separators=(",", ":"))
+    file.write(line.encode() + b"\n")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

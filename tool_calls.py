@@ -1,0 +1,350 @@
+"""Tools, and what stands between a model's call and a tool's code.
+
+A call arrives as text that a model wrote: it may name no tool, hold no JSON, or not fit. A result
+leaves as text that a model will read: one string, clean, and not endless. Each problem is put in
+words that tell the model what to do next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import json
+import re
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import jsonschema
+
+from abort_signal import AbortSignal, ends_in_time, give_up
+
+MAX_RESULT_CHARS = 100_000
+EXCERPT_CHARS = 120
+
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+class PermanentToolError(Exception):
+    """Raised by a tool when nothing that the model does can help: the run stops as failed."""
+
+
+class BadCallError(Exception):
+    """A call that cannot be executed; the text is what the model is told."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool gets beside its arguments.
+
+    ``progress("600 of 1,200 files")`` reports a step. ``idempotency_key`` is the same for the
+    same call over crash and resume, and different for every other call.
+    """
+
+    signal: AbortSignal
+    progress: Callable[[str], None]
+    run_id: str
+    call_id: str
+    idempotency_key: str
+    # The run that made the call; only harness.run looks inside (see its parameter `parent`).
+    owner: Any = field(default=None, repr=False)
+
+
+ToolFunction = Callable[[dict[str, Any], ToolContext], Any]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that a model may call.
+
+    ``parameters`` is a JSON Schema object. ``run(args, ctx)`` is ``async def``, or a plain
+    function, which then runs in a thread. ``needs_approval`` may be a function of the arguments.
+    ``read_only``: has no effect that anyone would miss or mind. ``idempotent``: calling it again
+    for the same call (the same ``ctx.idempotency_key``) has no further effect. Raises ValueError
+    for a name or a schema that no endpoint would take.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] | None
+    run: ToolFunction
+    read_only: bool = False
+    needs_approval: bool | Callable[[dict[str, Any]], bool] = False
+    timeout_s: float | None = None
+    idempotent: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"tool name {self.name[:80]!r}: use 1 to 64 letters, digits, '_', '-' or '.'"
+            )
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ValueError(f"timeout_s of {self.name} must be above 0 or None")
+        try:
+            jsonschema.Draft202012Validator.check_schema(self.schema)
+        except jsonschema.SchemaError as problem:
+            message = f"the parameters of {self.name} are no JSON Schema: {problem.message}"
+            raise ValueError(message) from None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The parameters; an object without properties when none were given."""
+        return dict(self.parameters or _NO_PARAMETERS)
+
+    @property
+    def safe_to_repeat(self) -> bool:
+        return self.read_only or self.idempotent
+
+    @cached_property
+    def validator(self) -> jsonschema.Draft202012Validator:
+        return jsonschema.Draft202012Validator(self.schema)
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The entry of ``tools`` in a request."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.schema,
+        }
+        return {"type": "function", "function": function}
+
+    def wants_approval(self, args: dict[str, Any]) -> bool:
+        """Whether a person must agree first. When the question itself fails: yes."""
+        if not callable(self.needs_approval):
+            return self.needs_approval
+        try:
+            return bool(self.needs_approval(args))
+        except Exception:
+            return True
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+def clean_text(text: str) -> str:
+    """Text that every encoder, endpoint and terminal takes.
+
+    Lone surrogates become U+FFFD, control characters other than tab and line ends vanish.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _CONTROL.sub("", _without_surrogates(text))
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def excerpt(text: str, limit: int = EXCERPT_CHARS) -> str:
+    """The beginning of a text, marked when something was left out."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def result_text(result: Any) -> str:
+    """Whatever a tool returned, as one string for the transcript: cleaned, and cut with a note."""
+    text = clean_text(_as_text(result))
+    if len(text) > MAX_RESULT_CHARS:
+        left_out = len(text) - MAX_RESULT_CHARS
+        text = f"{text[:MAX_RESULT_CHARS]}\n[cut here: {left_out:,} more characters]"
+    return text or "(no output)"
+
+
+def _as_text(result: Any) -> str:
+    if result is None:
+        return ""
+    if isinstance(result, str):
+        return result
+    if isinstance(result, (bytes, bytearray)):
+        return bytes(result).decode("utf-8", "replace")
+    try:
+        return json.dumps(result, ensure_ascii=False, separators=(",", ":"), default=str)
+    except Exception:
+        with suppress(Exception):
+            return str(result)
+        return f"(a {type(result).__name__} that has no text)"
+
+
+def error_text(error: BaseException) -> str:
+    """An error's words; its type when it has none."""
+    with suppress(Exception):
+        if said := str(error).strip():
+            return clean_text(said)
+    return type(error).__name__
+
+
+def tidy_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's message, cleaned once where it enters: texts, and names that can be sent back."""
+    tidy = {**message, "content": clean_text(message.get("content") or "") or None}
+    calls = [_tidy_call(call) for call in message.get("tool_calls") or ()]
+    if calls:
+        return {**tidy, "tool_calls": calls}
+    tidy.pop("tool_calls", None)
+    return {**tidy, "content": tidy["content"] or ""}
+
+
+def _tidy_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", function["name"])[:64] or "unnamed"
+    return {**call, "function": {"name": name, "arguments": clean_text(function["arguments"])}}
+
+
+# --- a call, checked ----------------------------------------------------------------------------
+
+
+def parse_arguments(name: str, raw: str) -> dict[str, Any]:
+    """The arguments of a call as a dict. Raises BadCallError when they are not a JSON object."""
+    if not raw.strip() or raw.strip() == "null":
+        return {}
+    try:
+        arguments = json.loads(raw)
+        # NaN and 1e999 are read, but are no JSON; "\\ud83d" is read, but is no character.
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        if _SURROGATES.search(text):
+            arguments = json.loads(_without_surrogates(text))
+    except (ValueError, RecursionError) as problem:
+        raise BadCallError(
+            f"Error: the arguments of {name} are not valid JSON ({problem}), so it was not "
+            f"executed. They began: {excerpt(raw)} Send the call again with a JSON object."
+        ) from None
+    if not isinstance(arguments, dict):
+        raise BadCallError(
+            f"Error: the arguments of {name} must be a JSON object, so it was not executed. "
+            f"They were: {excerpt(raw)}"
+        )
+    return arguments
+
+
+def check_call(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Tool, dict[str, Any]]:
+    """The tool and the arguments of a call.
+
+    Raises BadCallError for an unknown tool, malformed arguments, and arguments that do not fit.
+    """
+    name = call["function"]["name"]
+    if name not in tools:
+        known = ", ".join(tools) or "none"
+        raise BadCallError(f"Error: there is no tool named {name}. Available tools: {known}.")
+    tool = tools[name]
+    arguments = parse_arguments(name, call["function"]["arguments"])
+    problem = jsonschema.exceptions.best_match(tool.validator.iter_errors(arguments))
+    if problem is not None:
+        raise BadCallError(
+            f"Error: the arguments of {name} do not fit, so it was not executed: "
+            f"{_describe(problem)}. It takes: {json.dumps(tool.schema, ensure_ascii=False)}"
+        )
+    return tool, arguments
+
+
+def _describe(problem: Any) -> str:
+    """A jsonschema.ValidationError, in the words of whoever must mend the call."""
+    if problem.validator == "required":
+        missing = [name for name in problem.validator_value if name not in problem.instance]
+        return "missing parameter " + ", ".join(missing)
+    where = ".".join(str(step) for step in problem.absolute_path)
+    return excerpt(f"{where}: {problem.message}" if where else problem.message)
+
+
+# --- one execution ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one execution ended.
+
+    ``kind``: it gave a value, raised an error, obeyed a cancellation, or is still running because
+    it did not. ``cut_by``: what came first, if it did not end by itself.
+    """
+
+    kind: Literal["value", "error", "cancelled", "running"]
+    cut_by: Literal["timeout", "abort"] | None = None
+    value: Any = None
+    error: BaseException | None = None
+
+
+async def execute(tool: Tool, args: dict[str, Any], ctx: ToolContext) -> Outcome:
+    """Run a tool until it ends, its time is up, or ``ctx.signal`` is set. Never raises for it."""
+    with ctx.signal.derived() as signal:
+        task = asyncio.ensure_future(_call(tool, args, replace(ctx, signal=signal)))
+        cut_by: Literal["timeout", "abort"] | None = None
+        try:
+            if not await ends_in_time(task, signal, tool.timeout_s):
+                cut_by = "abort" if signal.aborted else "timeout"
+                signal.abort(f"{tool.name} ran longer than {tool.timeout_s} s")
+                await give_up(task)
+        finally:
+            if not task.done():
+                signal.abort("nobody waits for this call any more")
+                task.cancel()
+        return _outcome(task, cut_by)
+
+
+def _outcome(task: asyncio.Future[Any], cut_by: Literal["timeout", "abort"] | None) -> Outcome:
+    if not task.done():
+        return Outcome("running", cut_by)
+    if task.cancelled():
+        if cut_by:
+            return Outcome("cancelled", cut_by)
+        return Outcome("error", error=RuntimeError("the tool cancelled itself"))
+    if error := task.exception():
+        return Outcome("error", cut_by, error=error)
+    return Outcome("value", cut_by, value=task.result())
+
+
+async def _call(tool: Tool, args: dict[str, Any], ctx: ToolContext) -> Any:
+    try:
+        if _is_async(tool.run) or sys.platform == "emscripten":  # a browser has no threads
+            result = tool.run(args, ctx)
+            return await result if isinstance(result, Awaitable) else result
+        return await _in_thread(tool.run, args, ctx)
+    except SystemExit as problem:  # a tool's sys.exit() must not end the process
+        raise RuntimeError(f"the tool tried to exit ({problem.code})") from None
+
+
+def _is_async(function: ToolFunction) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  an object with an async __call__
+    )
+
+
+async def _in_thread(function: ToolFunction, args: dict[str, Any], ctx: ToolContext) -> Any:
+    """Run a plain function in a daemon thread of its own.
+
+    Not asyncio.to_thread: its pool is joined at the end of the program, so one function that
+    ignores the signal would keep a stopped run's process alive.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function, args, ctx)
+        except StopIteration:  # a future refuses to carry this one
+            error = RuntimeError("the tool raised StopIteration")
+        except BaseException as problem:
+            error = problem
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name=f"tool-{ctx.call_id}", daemon=True).start()
+    result = await future
+    # A plain function may hand back a coroutine (a lambda around an async one, say).
+    return await result if inspect.isawaitable(result) else result
