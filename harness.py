@@ -100,11 +100,16 @@ CALL_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 class Reply(Protocol):
     """One answer of a model. ``usage`` and ``price`` are None when they are not known."""
 
-    message: Message
-    finish_reason: str
-    refusal: str | None
-    usage: Mapping[str, int] | None
-    price: Mapping[str, float] | None
+    @property
+    def message(self) -> Message: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def refusal(self) -> str | None: ...
+    @property
+    def usage(self) -> Mapping[str, int] | None: ...
+    @property
+    def price(self) -> Mapping[str, float] | None: ...
 
 
 class Client(Protocol):
