@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 import textwrap
@@ -71,10 +72,24 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def source_of(thing: Callable[..., Any]) -> Markdown:
-    """The source of a function or class of the modules, as it stands, to read in a cell."""
+def source_of(thing: Callable[..., Any], about: str = "") -> Markdown:
+    """The source of a function or class of the modules, as it stands, to read in a cell.
+
+    With ``about``: only those statements of a function that mention it, with dots between.
+    """
     source = textwrap.dedent(inspect.getsource(thing)).rstrip()
+    if about:
+        source = "\n...\n".join(part for part in _statements(source) if about in part)
     return Markdown(f"```python\n{source}\n```")
+
+
+def _statements(source: str) -> list[str]:
+    """The statements of a function's body, each as text that begins in the first column."""
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    lines = source.splitlines()
+    texts = ("\n".join(lines[one.lineno - 1 : one.end_lineno]) for one in function.body)
+    return [textwrap.dedent(text) for text in texts]
 
 
 def diff_of(before: Callable[..., Any], after: Callable[..., Any]) -> Markdown:
