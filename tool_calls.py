@@ -17,10 +17,10 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
-import jsonschema
+import fastjsonschema
 
 from abort_signal import AbortSignal, ends_in_time, give_up
 
@@ -58,6 +58,18 @@ class ToolContext:
     owner: Any = field(default=None, repr=False)
 
 
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Callable[[Any], Any]:
+    """The compiled check of a schema; compiling takes longer than a turn, so it is kept.
+
+    fastjsonschema, because importing jsonschema takes seconds where all its formats are installed.
+    """
+    check: Callable[[Any], Any] = fastjsonschema.compile(
+        json.loads(schema), use_default=False, use_formats=False
+    )
+    return check
+
+
 ToolFunction = Callable[[dict[str, Any], ToolContext], Any]
 
 
@@ -88,11 +100,7 @@ class Tool:
             )
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise ValueError(f"timeout_s of {self.name} must be above 0 or None")
-        try:
-            jsonschema.Draft202012Validator.check_schema(self.schema)
-        except jsonschema.SchemaError as problem:
-            message = f"the parameters of {self.name} are no JSON Schema: {problem.message}"
-            raise ValueError(message) from None
+        _ = self.validate
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -104,8 +112,14 @@ class Tool:
         return self.read_only or self.idempotent
 
     @cached_property
-    def validator(self) -> jsonschema.Draft202012Validator:
-        return jsonschema.Draft202012Validator(self.schema)
+    def validate(self) -> Callable[[Any], Any]:
+        """Raises JsonSchemaValueException for arguments that do not fit ``parameters``."""
+        try:
+            return _validator(json.dumps(self.schema))
+        except Exception as problem:
+            raise ValueError(
+                f"the parameters of {self.name} are no JSON Schema: {problem}"
+            ) from None
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -234,22 +248,22 @@ def check_call(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Tool
         raise BadCallError(f"Error: there is no tool named {name}. Available tools: {known}.")
     tool = tools[name]
     arguments = parse_arguments(name, call["function"]["arguments"])
-    problem = jsonschema.exceptions.best_match(tool.validator.iter_errors(arguments))
-    if problem is not None:
+    try:
+        tool.validate(arguments)
+    except fastjsonschema.JsonSchemaValueException as problem:
         raise BadCallError(
             f"Error: the arguments of {name} do not fit, so it was not executed: "
             f"{_describe(problem)}. It takes: {json.dumps(tool.schema, ensure_ascii=False)}"
-        )
+        ) from None
     return tool, arguments
 
 
-def _describe(problem: Any) -> str:
-    """A jsonschema.ValidationError, in the words of whoever must mend the call."""
-    if problem.validator == "required":
-        missing = [name for name in problem.validator_value if name not in problem.instance]
+def _describe(problem: fastjsonschema.JsonSchemaValueException) -> str:
+    """A misfit, in the words of whoever must mend the call."""
+    if problem.rule == "required":
+        missing = [name for name in problem.rule_definition if name not in problem.value]
         return "missing parameter " + ", ".join(missing)
-    where = ".".join(str(step) for step in problem.absolute_path)
-    return excerpt(f"{where}: {problem.message}" if where else problem.message)
+    return excerpt(problem.message.removeprefix("data."))
 
 
 # --- one execution ------------------------------------------------------------------------------
