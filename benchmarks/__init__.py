@@ -1,0 +1,1 @@
+"""Speed, measured as a ratio to a baseline in the same run. See README.md beside this file."""
