@@ -5,19 +5,31 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import json
+import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from IPython.display import Markdown
 
 import scripted_provider
-from chat_client import ChatClient, price_for
+from chat_client import ChatClient, Message, Reply, price_for
+from harness import cost
 
 SYSTEM = (
     "You answer questions about a directory of log files. Use the tools to look before you answer."
 )
 TASK = "Which file mentions a timeout?"
+# The transcript before the first turn.
+OPENING: tuple[Message, ...] = (
+    {"role": "system", "content": SYSTEM},
+    {"role": "user", "content": TASK},
+)
 
 
 def client_for(
@@ -41,6 +53,42 @@ def client_for(
     name = script if isinstance(script, str) else script.__name__
     options = {"price": price_for("book"), **options}
     return ChatClient("http://scripted/v1", name, transport=transport, **options)
+
+
+@dataclass
+class Meter:
+    """Stands between a loop and its client, and keeps the token counts of every answer."""
+
+    client: ChatClient
+    usages: list[dict[str, int]] = field(default_factory=list)
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> Reply:
+        reply = await self.client.complete(messages, tools, on_delta=on_delta)
+        if reply.usage is not None:
+            self.usages.append(reply.usage)
+        return reply
+
+    @property
+    def turns(self) -> int:
+        return len(self.usages)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(usage["prompt_tokens"] for usage in self.usages)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(usage["completion_tokens"] for usage in self.usages)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(cost(usage) for usage in self.usages)
 
 
 def usd(amount: float) -> str:
@@ -79,7 +127,10 @@ def source_of(thing: Callable[..., Any], about: str = "") -> Markdown:
     """
     source = textwrap.dedent(inspect.getsource(thing)).rstrip()
     if about:
-        source = "\n...\n".join(part for part in _statements(source) if about in part)
+        parts = [part if about in part else "..." for part in _statements(source)]
+        pairs = zip(["...", *parts], parts, strict=False)  # each part, with the one before it
+        kept = [part for before, part in pairs if not before == part == "..."]
+        source = "\n".join(kept).removesuffix("\n...")
     return Markdown(f"```python\n{source}\n```")
 
 
@@ -93,7 +144,78 @@ def _statements(source: str) -> list[str]:
 
 
 def diff_of(before: Callable[..., Any], after: Callable[..., Any]) -> Markdown:
-    """What changed from one function to the next: lines that left (-) and that came (+)."""
-    old, new = (inspect.getsource(one).splitlines() for one in (before, after))
+    """What changed from one function to the next: lines that left (-) and that came (+).
+
+    The mark ``# new`` at the end of a line is left out: here the plus sign says it.
+    """
+    sources = (inspect.getsource(one).replace("  # new\n", "\n") for one in (before, after))
+    old, new = (source.splitlines() for source in sources)
     lines = list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
     return Markdown("```diff\n" + "\n".join(lines) + "\n```")
+
+
+# --- is everything in place? --------------------------------------------------------------------
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+CHECKED_PACKAGES = (
+    "jupyterlab",
+    "ipykernel",
+    "ipywidgets",
+    "httpx",
+    "tiktoken",
+    "jsonschema",
+    "filelock",
+)
+INSTALL = "run: pip install -r requirements.txt"
+
+
+def check_environment() -> None:
+    """Print what the chapters need, a line each: ok, or what is wrong and what to do about it."""
+    problems = {
+        "Python 3.11 or newer": _python_problem(),
+        **{f"{name} as pinned": _package_problem(name) for name in CHECKED_PACKAGES},
+        "the vocabulary that counts tokens": _vocabulary_problem(),
+        "offline: the provider answers inside this kernel": _provider_problem(),
+    }
+    for what, problem in problems.items():
+        print(f"NO  {what}: {problem}" if problem else f"ok  {what}")
+    if any(problems.values()):
+        print("Mend each NO, then choose Kernel > Restart Kernel and run this cell again.")
+    else:
+        print("Everything is in place.")
+
+
+def _python_problem() -> str:
+    if sys.version_info >= (3, 11):
+        return ""
+    return f"this kernel runs {sys.version.split()[0]}; install a newer one, then {INSTALL}"
+
+
+def _package_problem(name: str) -> str:
+    try:
+        pinned = re.search(rf"^{name}==(\S+)", REQUIREMENTS.read_text("utf-8"), re.MULTILINE)
+    except OSError:
+        return "requirements.txt is not beside workbook.py; open the whole project, not a part"
+    try:
+        installed = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"not installed in this kernel's Python; {INSTALL}"
+    if pinned is None or installed == pinned[1]:
+        return ""
+    return f"{installed} is installed and {pinned[1]} is pinned; {INSTALL}"
+
+
+def _vocabulary_problem() -> str:
+    try:
+        scripted_provider.encoding()
+    except scripted_provider.VocabularyError as problem:
+        return str(problem)
+    return ""
+
+
+def _provider_problem() -> str:
+    request = {"model": "plan", "messages": list(OPENING)}
+    answer = scripted_provider.Provider().answer(json.dumps(request).encode())
+    if answer.status == 200:
+        return ""
+    return str(json.loads(answer.chunks[0])["error"]["message"])

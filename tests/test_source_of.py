@@ -30,3 +30,10 @@ def test_about_shows_only_the_statements_that_mention_it_each_whole() -> None:
     # Nothing is made up: each line stands in the module.
     source = inspect.getsource(harness._Run.accept)
     assert all(line.strip() in source for line in (count + "\n" + stop).splitlines())
+
+
+def test_neighbours_stand_together_without_dots() -> None:
+    text = shown(source_of(harness._Run.context, about="call_id"))
+    first, second = text.removeprefix("```python\n").removesuffix("\n```").splitlines()
+    assert first == 'run_id, call_id = self.state.run_id, call["id"]'
+    assert second.startswith("return ToolContext(")
