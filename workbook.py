@@ -172,7 +172,7 @@ INSTALL = "run: pip install -r requirements.txt"
 def check_environment() -> None:
     """Print what the chapters need, a line each: ok, or what is wrong and what to do about it."""
     problems = {
-        "Python 3.11 or newer": _python_problem(),
+        "Python 3.11 to 3.14": _python_problem(),
         **{f"{name} as pinned": _package_problem(name) for name in CHECKED_PACKAGES},
         "the vocabulary that counts tokens": _vocabulary_problem(),
         "offline: the provider answers inside this kernel": _provider_problem(),
@@ -186,9 +186,9 @@ def check_environment() -> None:
 
 
 def _python_problem() -> str:
-    if sys.version_info >= (3, 11):
+    if (3, 11) <= sys.version_info[:2] <= (3, 14):
         return ""
-    return f"this kernel runs {sys.version.split()[0]}; install a newer one, then {INSTALL}"
+    return f"this kernel runs {sys.version.split()[0]}; install one of these, then {INSTALL}"
 
 
 def _package_problem(name: str) -> str:
