@@ -282,10 +282,13 @@ class _Run:
         reason = clean_text(self.signal.reason or otherwise)
         return _Exit("interrupted", {"type": "cancelled", "reason": reason})
 
+    def conclude(self, exit: _Exit) -> None:
+        self.state.status, self.state.interruption = exit.status, exit.interruption
+        self.state.output, self.state.error = exit.output, exit.error
+
     def finish(self, exit: _Exit) -> None:
         state = self.state
-        state.status, state.interruption = exit.status, exit.interruption
-        state.output, state.error = exit.output, exit.error
+        self.conclude(exit)
         reason = (exit.interruption or {}).get("type") or exit.error or "answered"
         try:
             self.save()
@@ -319,7 +322,11 @@ class _Run:
         return self.accept(task.result(), round((time.perf_counter() - began) * 1000))
 
     def accept(self, reply: Reply, ms: int) -> _Exit | None:
-        """Take an answer in: pay for it, store it with its verdicts, save; then look at it."""
+        """Take an answer in: pay for it, store it with its verdicts, look at it, save.
+
+        What the answer means is saved with it: a process that dies right after an answer that
+        ends the run must not leave a run that asks again.
+        """
         state = self.state
         message = tidy_message(reply.message)
         calls = self.with_unique_ids(message.get("tool_calls") or [])
@@ -334,6 +341,9 @@ class _Run:
         state.invalid_turns = (
             state.invalid_turns + 1 if calls and len(verdicts) == len(calls) else 0
         )
+        exit = self.exit_after(reply, message, basis)
+        if exit is not None:
+            self.conclude(exit)
         self.save()
         self.emit(
             "turn",
@@ -346,16 +356,17 @@ class _Run:
             ms=ms,
             costBasis=basis,
         )
+        return exit
+
+    def exit_after(self, reply: Reply, message: Message, basis: CostBasis) -> _Exit | None:
+        """What an answer means for the run: an exit, or None when there are calls to settle."""
         if basis == "unknown" and self.has_budget():
             why = "a budget is set, but the client has no price for this model: give it price="
             return _Exit("failed", error=why)
-        if state.invalid_turns >= MAX_INVALID_TURNS:
-            last = list(verdicts.values())[-1]
+        if self.state.invalid_turns >= MAX_INVALID_TURNS:
+            last = self.state.rejected[message["tool_calls"][-1]["id"]]
             why = f"{MAX_INVALID_TURNS} turns in a row held no call that can be executed: {last}"
             return _Exit("failed", error=why)
-        return self.look_at(reply, message)
-
-    def look_at(self, reply: Reply, message: Message) -> _Exit | None:
         text = message.get("content") or ""
         if reply.finish_reason == "content_filter":
             return _Exit("failed", output=text, error="the provider's content filter cut it off")
