@@ -163,7 +163,7 @@ CHECKED_PACKAGES = (
     "ipywidgets",
     "httpx",
     "tiktoken",
-    "jsonschema",
+    "fastjsonschema",
     "filelock",
 )
 INSTALL = "run: pip install -r requirements.txt"
