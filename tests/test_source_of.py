@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
-
-import harness
 from tool_calls import PermanentToolError
 from workbook import source_of
 
 
+class Sample:
+    def method(self, number: int) -> int:
+        """Add, and add again."""
+        total = number
+        if total < 0:
+            total = 0
+        other = 2
+        del other
+        if total > 3:
+            return total
+        return 0
+
+
 def shown(markdown: object) -> str:
-    return str(vars(markdown)["data"])
+    return str(vars(markdown)["data"]).removeprefix("```python\n").removesuffix("\n```")
 
 
 def test_the_whole_source_is_shown_from_the_first_column() -> None:
-    text = shown(source_of(harness._Run.remember))
-    assert text.startswith("```python\ndef remember(self")
-    assert text.endswith("no longer be true\n```")
-    assert shown(source_of(PermanentToolError)).startswith("```python\nclass PermanentToolError")
+    text = shown(source_of(Sample.method))
+    assert text.startswith("def method(self, number: int) -> int:\n    ")
+    assert text.endswith("\n    return 0")
+    assert shown(source_of(PermanentToolError)).startswith("class PermanentToolError")
 
 
 def test_about_shows_only_the_statements_that_mention_it_each_whole() -> None:
-    text = shown(source_of(harness._Run.accept, about="invalid_turns"))
-    count, stop = text.removeprefix("```python\n").removesuffix("\n```").split("\n...\n")
-    assert count.startswith("state.invalid_turns = (")
-    assert count.endswith(")")
-    assert stop.startswith("if state.invalid_turns >= MAX_INVALID_TURNS:")
-    assert stop.splitlines()[-1].strip() == 'return _Exit("failed", error=why)'
-    # Nothing is made up: each line stands in the module.
-    source = inspect.getsource(harness._Run.accept)
-    assert all(line.strip() in source for line in (count + "\n" + stop).splitlines())
+    assert shown(source_of(Sample.method, about="total")).splitlines() == [
+        "total = number",
+        "if total < 0:",
+        "    total = 0",
+        "...",
+        "if total > 3:",
+        "    return total",
+    ]
 
 
-def test_neighbours_stand_together_without_dots() -> None:
-    text = shown(source_of(harness._Run.context, about="call_id"))
-    first, second = text.removeprefix("```python\n").removesuffix("\n```").splitlines()
-    assert first == 'run_id, call_id = self.state.run_id, call["id"]'
-    assert second.startswith("return ToolContext(")
+def test_no_dots_stand_before_the_first_statement_or_after_the_last() -> None:
+    assert shown(source_of(Sample.method, about="other")) == "other = 2\ndel other"
