@@ -21,7 +21,7 @@ class AbortSignal:
 
     def __init__(self) -> None:
         self._flag = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may abort while its thread holds it
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._reason: str | None = None
 
@@ -47,15 +47,16 @@ class AbortSignal:
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call ``callback`` once, from the aborting thread, if the abort comes in this ``with``."""
+        """Call ``callback`` when the abort comes in this ``with``, or has come before it.
+
+        It is called from the aborting thread, and twice when both happen at the same moment.
+        """
         key = id(callback)
         with self._lock:
-            late = self._flag.is_set()
-            if not late:
-                self._callbacks[key] = callback
-        if late:
-            callback()
+            self._callbacks[key] = callback
         try:
+            if self.aborted:
+                callback()
             yield
         finally:
             with self._lock:
@@ -101,6 +102,16 @@ class AbortSignal:
             yield child
 
 
+@contextmanager
+def either(one: AbortSignal | None, other: AbortSignal | None) -> Iterator[AbortSignal]:
+    """A signal that follows both: one of them where only that is given, or a new one."""
+    if one is None or other is None or one is other:
+        yield one or other or AbortSignal()
+        return
+    with other.derived() as both, one.calling(lambda: both.abort(one.reason or "aborted")):
+        yield both
+
+
 async def ends_in_time(
     task: asyncio.Future[Any], signal: AbortSignal, timeout_s: float | None = None
 ) -> bool:
@@ -110,8 +121,13 @@ async def ends_in_time(
     return task.done()
 
 
-async def give_up(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and give it GRACE_S to end; if it does not, its late error is nobody's."""
+def abandon(task: asyncio.Future[Any]) -> None:
+    """Cancel a task that nobody waits for; its late error is nobody's. No effect on a done one."""
     task.cancel()
-    await asyncio.wait({task}, timeout=GRACE_S)
     task.add_done_callback(lambda late: late.cancelled() or late.exception())
+
+
+async def give_up(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and give it GRACE_S to end."""
+    abandon(task)
+    await asyncio.wait({task}, timeout=GRACE_S)

@@ -14,30 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from abort_signal import AbortSignal, ends_in_time, give_up
-from limits import Limits, StopCondition, budget, deadline, turn_cap
+from abort_signal import AbortSignal, either, ends_in_time, give_up
+from limits import Account, Limits, StopCondition, bill_for, budget, deadline, turn_cap
 from run_state import (
     STATE_VERSION,
     Call,
-    CostBasis,
     Message,
     RunState,
     RunStatus,
     answer_call,
     approve,
+    claimed,
     cost,
     follow_up,
-    live,
     load,
     new_run,
     pending,
@@ -57,9 +54,11 @@ from tool_calls import (
     check_call,
     clean_text,
     error_text,
+    excerpt,
     execute,
     result_text,
     tidy_message,
+    verdicts,
 )
 
 __all__ = [
@@ -91,8 +90,7 @@ __all__ = [
 
 # So many turns in a row of nothing but calls that cannot be executed end the run as failed.
 MAX_INVALID_TURNS = 3
-# Ids that an endpoint takes back, and that can be part of a path of ids.
-CALL_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+MAX_LABEL_CHARS = 500
 
 # --- the loop -----------------------------------------------------------------------------------
 
@@ -133,6 +131,15 @@ class _Exit:
     output: str = ""
     error: str | None = None
 
+    @property
+    def reason(self) -> str:
+        return (self.interruption or {}).get("type") or self.error or "answered"
+
+    def spoilt_by(self, problem: Exception) -> _Exit:
+        """Failed, with the first thing that went wrong."""
+        error = self.error or f"{type(problem).__name__}: {error_text(problem)}"
+        return replace(self, status="failed", interruption=None, error=error)
+
 
 async def run(
     state: RunState,
@@ -154,14 +161,15 @@ async def run(
     """Run until one of the five exits; the same state comes back, changed in place.
 
     What a provider, a model, a tool or a callback does wrong is a status, never an exception. A
-    completed or failed state comes back as it is. Raises ValueError for two tools of one name, a
-    state of another version or an unsafe run id; RunBusyError (nothing changed) when the run is
-    being continued elsewhere, or was continued since it was loaded; RunStoreError for a damaged
-    file in ``store``.
+    completed or failed state comes back as it is. Before anything is changed, it raises ValueError
+    for two tools of one name, a state of another version or an unsafe run id; RunBusyError when
+    the run is being continued elsewhere, or was continued since it was loaded; RunStoreError for
+    a damaged file in ``store``; OSError for a ``store`` or ``trace`` that cannot be opened. When
+    the task around it is cancelled, it leaves the state interrupted and saved, and lets go.
 
     ``dedupe`` answers a repeated read-only call from memory (``"all"``: any call, which swallows
     writes). ``parent`` makes this a child run of the tool call in whose ``run`` it is started: it
-    spends the parent's money, obeys its signal and writes to its trace.
+    spends the parent's money, obeys its signal too, and writes to its trace and its store.
     """
     by_name = {tool.name: tool for tool in tools}
     if len(by_name) < len(tools):
@@ -171,18 +179,25 @@ async def run(
     owner: _Run | None = parent.owner if parent else None
     if owner is None:
         check_run_id(state.run_id)
+    elif store is not None or trace is not None:
+        raise ValueError("a child run uses its parent's store and trace: leave them out")
     if state.status in ("completed", "failed"):
         return state
     limits = limits or Limits()
+    conditions = limits.conditions() + [_named(condition) for condition in stop_when]
+    budgets = [condition for condition in conditions if condition.status == "budget_exceeded"]
     with ExitStack() as stack:
-        stack.enter_context(_only_one(state, store))
+        stack.enter_context(claimed(state))
+        if store is not None:
+            stack.enter_context(owning(store, state.run_id))
+            refuse_older(state, store)
         this = _Run(
             state=state,
             tools=by_name,
             client=client,
-            limits=limits,
-            conditions=limits.conditions() + [_named(condition) for condition in stop_when],
-            signal=signal or (parent.signal if parent else AbortSignal()),
+            conditions=conditions,
+            account=Account(state, budgets, owner.account if owner else None),
+            signal=stack.enter_context(either(signal, parent.signal if parent else None)),
             trace=owner.trace if owner else stack.enter_context(open_trace(trace)),
             on_progress=on_progress,
             on_delta=on_delta,
@@ -202,22 +217,6 @@ def _named(condition: StopCondition | Callable[[RunState], bool]) -> StopConditi
     return StopCondition(getattr(condition, "__name__", "stop condition"), condition)
 
 
-@contextmanager
-def _only_one(state: RunState, store: str | Path | None) -> Iterator[None]:
-    """Keep a second run away from this state: in this process, and in the store."""
-    if id(state) in live:
-        raise RunBusyError(f"run {state.run_id} is running already; nothing was changed")
-    live.add(id(state))
-    try:
-        with ExitStack() as stack:
-            if store is not None:
-                stack.enter_context(owning(store, state.run_id))
-                refuse_older(state, store)
-            yield
-    finally:
-        live.discard(id(state))
-
-
 @dataclass
 class _Run:
     """One call of :func:`run`: the state, and what is fixed while the loop works on it."""
@@ -225,8 +224,8 @@ class _Run:
     state: RunState
     tools: dict[str, Tool]
     client: Client
-    limits: Limits
     conditions: list[StopCondition]
+    account: Account
     signal: AbortSignal
     trace: Trace
     on_progress: Callable[[str], None] | None
@@ -238,6 +237,7 @@ class _Run:
     parent: _Run | None
     seen: dict[str, str] = field(default_factory=dict)
     callback_error: Exception | None = None
+    over: bool = False
 
     # The loop: stop if something says so, settle open calls, and only then ask the model.
 
@@ -250,11 +250,11 @@ class _Run:
                     exit = await (self.settle_calls() if pending(self.state) else self.ask())
                 if exit is not None:
                     break
-        except asyncio.CancelledError:  # the task around us was cancelled
+        except Exception as problem:  # saving, tracing, or a callback or condition of the caller
+            exit = _Exit("failed").spoilt_by(problem)
+        except BaseException:  # the task around us was cancelled
             self.finish(self.cancelled("the task was cancelled"))
             raise
-        except Exception as problem:  # saving, tracing, or a callback or condition of the caller
-            exit = _Exit("failed", error=f"{type(problem).__name__}: {error_text(problem)}")
         self.finish(exit)
 
     def why_stop(self) -> _Exit | None:
@@ -268,15 +268,21 @@ class _Run:
                     detail = {"type": "stop_condition", "name": condition.name}
                     return _Exit(condition.status, detail)
                 return _Exit(condition.status, {"type": condition.name})
-        if self.parent is not None and self.parent.out_of_money():
+        if self.account.used_up:  # a parent's budget: its own is among the conditions
             return _Exit("budget_exceeded", {"type": "max_budget"})
-        return None
+        if self.parent is not None and self.parent.ended:
+            return self.cancelled("the run that started it has ended")
+        return self.unpriced()
 
-    def out_of_money(self) -> bool:
-        limit = self.limits.max_budget_usd
-        if limit is not None and self.state.cost_usd >= limit:
-            return True
-        return self.parent is not None and self.parent.out_of_money()
+    def unpriced(self, output: str = "") -> _Exit | None:
+        """A budget cannot hold what nobody can count."""
+        if self.state.cost_basis != "unknown" or not self.account.limited:
+            return None
+        why = (
+            "a budget is set, but the client has no price for this model: what was spent is not "
+            "known. Give the client price=, or run without a budget"
+        )
+        return _Exit("failed", output=output, error=why)
 
     def cancelled(self, otherwise: str) -> _Exit:
         reason = clean_text(self.signal.reason or otherwise)
@@ -287,21 +293,26 @@ class _Run:
         self.state.output, self.state.error = exit.output, exit.error
 
     def finish(self, exit: _Exit) -> None:
-        state = self.state
+        """Put the exit into the state, the file and the trace, each even if another one fails."""
         self.conclude(exit)
-        reason = (exit.interruption or {}).get("type") or exit.error or "answered"
         try:
             self.save()
-            self.emit(
-                "run_stopped",
-                status=state.status,
-                reason=reason,
-                turns=state.turns,
-                costUsd=state.cost_usd,
-            )
-        except Exception as problem:  # nothing is left to tell it to but the state
-            state.status = "failed"
-            state.error = state.error or f"{type(problem).__name__}: {error_text(problem)}"
+        except Exception as problem:
+            exit = exit.spoilt_by(problem)
+            self.conclude(exit)
+        try:
+            details = {"status": exit.status, "reason": exit.reason, "turns": self.state.turns}
+            self.emit("run_stopped", **details, costUsd=self.state.cost_usd)
+        except Exception as problem:
+            self.conclude(exit.spoilt_by(problem))
+            with suppress(Exception):
+                self.save()
+        self.over = True
+
+    @property
+    def ended(self) -> bool:
+        """Nothing is written for a run any more once it, or the run above it, has stopped."""
+        return self.over or (self.parent is not None and self.parent.ended)
 
     # Asking the model.
 
@@ -318,8 +329,10 @@ class _Run:
         if not task.done() or task.cancelled():
             return self.cancelled("the request was cancelled")
         if problem := task.exception():
+            if self.signal.aborted:  # it may have failed because it was told to stop
+                return self.cancelled("aborted")
             return _Exit("failed", error=error_text(problem))
-        return self.accept(task.result(), round((time.perf_counter() - began) * 1000))
+        return self.accept(task.result(), _ms_since(began))
 
     def accept(self, reply: Reply, ms: int) -> _Exit | None:
         """Take an answer in: pay for it, store it with its verdicts, look at it, save.
@@ -328,46 +341,44 @@ class _Run:
         ends the run must not leave a run that asks again.
         """
         state = self.state
-        message = tidy_message(reply.message)
-        calls = self.with_unique_ids(message.get("tool_calls") or [])
-        if calls:
-            message["tool_calls"] = calls
-        usage, basis = self.usage_of(reply, message)
-        self.spend(usage, reply.price, basis)
+        specs = [tool.spec for tool in self.tools.values()]
+        bill = bill_for(reply.usage, reply.price, [state.messages, specs], reply.message)
+        used = {call["id"] for one in state.messages for call in one.get("tool_calls") or ()}
+        message = tidy_message(reply.message, used, state.turns + 1)
+        calls: list[Call] = message.get("tool_calls") or []
+        refused = verdicts(calls, self.tools, cut_off=reply.finish_reason == "length")
+        self.account.pay(bill)
         state.messages.append(message)
         state.turns += 1
-        verdicts = self.verdicts(calls, reply.finish_reason)
-        state.rejected.update(verdicts)
-        state.invalid_turns = (
-            state.invalid_turns + 1 if calls and len(verdicts) == len(calls) else 0
-        )
-        exit = self.exit_after(reply, message, basis)
+        state.rejected.update(refused)
+        all_refused = bool(calls) and len(refused) == len(calls)
+        state.invalid_turns = state.invalid_turns + 1 if all_refused else 0
+        exit = self.exit_after(reply, message)
         if exit is not None:
             self.conclude(exit)
         self.save()
         self.emit(
             "turn",
             turn=state.turns,
-            prompt_tokens=usage["prompt_tokens"],
-            completion_tokens=usage["completion_tokens"],
-            total_tokens=usage["prompt_tokens"] + usage["completion_tokens"],
+            prompt_tokens=bill.prompt_tokens,
+            completion_tokens=bill.completion_tokens,
+            total_tokens=bill.prompt_tokens + bill.completion_tokens,
             costUsd=state.cost_usd,
             finish=reply.finish_reason,
             ms=ms,
-            costBasis=basis,
+            costBasis=bill.basis,
         )
         return exit
 
-    def exit_after(self, reply: Reply, message: Message, basis: CostBasis) -> _Exit | None:
+    def exit_after(self, reply: Reply, message: Message) -> _Exit | None:
         """What an answer means for the run: an exit, or None when there are calls to settle."""
-        if basis == "unknown" and self.has_budget():
-            why = "a budget is set, but the client has no price for this model: give it price="
-            return _Exit("failed", error=why)
+        text = message.get("content") or ""
+        if exit := self.unpriced(text):
+            return exit
         if self.state.invalid_turns >= MAX_INVALID_TURNS:
             last = self.state.rejected[message["tool_calls"][-1]["id"]]
             why = f"{MAX_INVALID_TURNS} turns in a row held no call that can be executed: {last}"
             return _Exit("failed", error=why)
-        text = message.get("content") or ""
         if reply.finish_reason == "content_filter":
             return _Exit("failed", output=text, error="the provider's content filter cut it off")
         if message.get("tool_calls"):
@@ -379,76 +390,6 @@ class _Run:
         if not text.strip():
             return _Exit("failed", error="the model answered with nothing")
         return _Exit("completed", output=text)
-
-    def with_unique_ids(self, calls: Sequence[Call]) -> list[Call]:
-        """The calls, each with an id that no other call of this run has.
-
-        Models leave ids out and use them again; an approval must never fit a second call.
-        """
-        used = {c["id"] for m in self.state.messages for c in m.get("tool_calls") or ()}
-        unique = []
-        for number, call in enumerate(calls, 1):
-            call_id = call.get("id")
-            if not isinstance(call_id, str) or not CALL_ID.fullmatch(call_id) or call_id in used:
-                call_id = f"call_{self.state.turns + 1}_{number}"
-                while call_id in used:
-                    call_id += "_"
-            used.add(call_id)
-            unique.append({**call, "id": call_id})
-        return unique
-
-    def verdicts(self, calls: Sequence[Call], finish_reason: str) -> dict[str, str]:
-        """For each call that must not be executed, the words for the model."""
-        verdicts = {}
-        for call in calls:
-            if finish_reason == "length":
-                verdicts[call["id"]] = (
-                    "Error: the token limit cut this message off, so the call was not executed. "
-                    "Send it again, complete and shorter."
-                )
-                continue
-            try:
-                check_call(call, self.tools)
-            except BadCallError as problem:
-                verdicts[call["id"]] = str(problem)
-        return verdicts
-
-    # Money.
-
-    def usage_of(self, reply: Reply, message: Message) -> tuple[Mapping[str, int], CostBasis]:
-        if reply.usage is not None:
-            return reply.usage, "exact" if reply.price is not None else "unknown"
-        # Without counts: one token for three bytes is more than text usually takes. A budget
-        # must rather stop too early than never.
-        sent = json.dumps([self.state.messages, [tool.spec for tool in self.tools.values()]])
-        usage = {
-            "prompt_tokens": math.ceil(len(sent) / 3),
-            "completion_tokens": math.ceil(len(json.dumps(message)) / 3),
-        }
-        return usage, "estimated" if reply.price is not None else "unknown"
-
-    def spend(
-        self,
-        usage: Mapping[str, int],
-        price: Mapping[str, float] | None,
-        basis: CostBasis,
-    ) -> None:
-        """Add an answer to this run and to every run that it is a child of."""
-        state = self.state
-        state.prompt_tokens += usage["prompt_tokens"]
-        state.completion_tokens += usage["completion_tokens"]
-        if price is not None:
-            # To the billionth of a dollar, so that sums of exact prices stay exact to look at.
-            state.cost_usd = round(state.cost_usd + cost(usage, price), 9)
-        order = ("exact", "estimated", "unknown")
-        state.cost_basis = max(state.cost_basis, basis, key=order.index)
-        if self.parent is not None:
-            self.parent.spend(usage, price, basis)
-
-    def has_budget(self) -> bool:
-        if self.limits.max_budget_usd is not None:
-            return True
-        return self.parent is not None and self.parent.has_budget()
 
     # Settling calls, one after another, in the order of the message.
 
@@ -494,7 +435,10 @@ class _Run:
         for call in pending(self.state):
             if call["id"] in self.state.rejected:
                 continue
-            tool, args = check_call(call, self.tools)
+            try:
+                tool, args = check_call(call, self.tools)
+            except BadCallError:  # settled in words when its turn comes
+                continue
             if not self.needs_person(call, tool, args):
                 continue
             item = {"call_id": call["id"], "tool_name": tool.name, "args": args}
@@ -513,68 +457,89 @@ class _Run:
         return _approval(waiting)
 
     async def execute(self, call: Call, tool: Tool, args: dict[str, Any], key: str) -> _Exit | None:
-        continued = call["id"] in self.state.children  # a child run that had stopped
-        if call["id"] not in self.state.started:
-            self.state.started.append(call["id"])
-        if not tool.safe_to_repeat:
-            self.save()  # whatever happens now, it is known that this call was started
-        if not continued:
-            arguments = call["function"]["arguments"]
-            self.emit("tool_start", toolName=tool.name, args=arguments, callId=call["id"])
+        if not self.begin(call, tool):
+            return None
         began = time.perf_counter()
-        outcome = await execute(tool, args, self.context(call, tool))
-        ms = round((time.perf_counter() - began) * 1000)
-        exit = self.record(call, tool, outcome, key, ms)
-        if not tool.safe_to_repeat:
-            self.save()
+        try:
+            outcome = await execute(tool, args, self.context(call, tool))
+        except BaseException:  # the task around us was cancelled: nobody saw how far it came
+            with suppress(Exception):
+                self.leave_open(call, _ms_since(began))
+            raise
+        exit = self.record(call, tool, outcome, key, _ms_since(began))
+        if exit is None and not tool.safe_to_repeat:
+            self.save()  # with an exit, it is saved together with that
         return exit
+
+    def begin(self, call: Call, tool: Tool) -> bool:
+        """Note that a call is started, in the file and the trace, before it is.
+
+        False, with the note taken back, when the run is told to stop at that moment.
+        """
+        started, call_id, begun = self.state.started, call["id"], False
+        is_new = call_id not in started
+        if is_new:
+            started.append(call_id)
+        try:
+            if not tool.safe_to_repeat:
+                self.save()  # whatever happens from now on, it is known that it was started
+            if not self.signal.aborted:
+                if call_id not in self.state.children:  # else it is a child run that goes on
+                    arguments = call["function"]["arguments"]
+                    self.emit("tool_start", toolName=tool.name, args=arguments, callId=call_id)
+                begun = True
+        finally:
+            if is_new and not begun:
+                started.remove(call_id)
+        if not tool.read_only and self.dedupe != "all":
+            self.seen.clear()  # what was read before a write may no longer be true
+        return begun
 
     def context(self, call: Call, tool: Tool) -> ToolContext:
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
         def report(label: str) -> None:
-            if call not in pending(self.state) or self.state.status != "running":
+            if self.ended or call not in pending(self.state):
                 return  # a tool that was given up on still talks
-            self.emit("tool_progress", toolName=tool.name, callId=call["id"], label=label)
-            if self.on_progress is not None:
-                self.on_progress(label)
-
-        def guarded(label: str) -> None:
             try:
-                report(label)
+                self.emit("tool_progress", toolName=tool.name, callId=call["id"], label=label)
+                if self.on_progress is not None:
+                    self.on_progress(label)
             except Exception as problem:  # the caller's fault, not the tool's
                 self.callback_error = problem
 
         def progress(label: str) -> None:
-            label = clean_text(str(label))
+            label = excerpt(clean_text(str(label)), MAX_LABEL_CHARS)
             if threading.get_ident() == thread:
-                guarded(label)
+                report(label)
             else:
-                loop.call_soon_threadsafe(guarded, label)
+                with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                    loop.call_soon_threadsafe(report, label)
 
         run_id, call_id = self.state.run_id, call["id"]
         return ToolContext(self.signal, progress, run_id, call_id, f"{run_id}:{call_id}", self)
 
     def record(self, call: Call, tool: Tool, outcome: Outcome, key: str, ms: int) -> _Exit | None:
         """Write what became of a call into the transcript, and say whether the run stops."""
-        if isinstance(outcome.error, _ChildWaits):
-            return _approval(outcome.error.calls)
+        if isinstance(outcome.error, _ChildPaused) and outcome.cut_by != "timeout":
+            return _approval(outcome.error.calls) if outcome.error.calls else None
         match outcome.kind, outcome.cut_by:
-            case "value", None | "abort":
+            case "value", _:
                 text = result_text(outcome.value)
                 self.remember(tool, key, text)
                 self.answer(call, text, ok=True, ms=ms)
             case "running", _:
                 why = "it did not stop when told to and may still be running"
                 self.answer(call, f"Interrupted: {why}.", ok=False, ms=ms)
-            case _, "timeout":
-                late = TimeoutError(f"no result after {tool.timeout_s:g} s; it was stopped")
-                return self.record_error(call, late, ms)
-            case _, "abort" if tool.safe_to_repeat:  # left open: a resumed run does it again
-                self.emit_result(call, ok=False, ms=ms, interrupted=True)
+            case _, "abort" if tool.safe_to_repeat:  # a resumed run does it again
+                self.leave_open(call, ms)
             case _, "abort":
                 why = "it may have had a partial effect"
                 self.answer(call, f"Interrupted while it ran: {why}.", ok=False, ms=ms)
+            case _, "timeout":
+                effect = "" if tool.safe_to_repeat else " and may have had a partial effect"
+                why = f"no result after {tool.timeout_s:g} s; it was stopped{effect}"
+                return self.record_error(call, TimeoutError(why), ms)
             case _:
                 return self.record_error(call, outcome.error, ms)
         return None
@@ -583,7 +548,12 @@ class _Run:
         """An error that the model can act on goes back as data; any other one stops the run."""
         error = error or RuntimeError("the tool failed")
         permanent = isinstance(error, PermanentToolError)
-        words = f"Error: {error_text(error)}" if permanent else self.tool_error_text(error)
+        words = f"Error: {error_text(error)}"
+        if not permanent:
+            try:
+                words = self.tool_error_text(error)
+            except Exception as problem:  # the call must have its answer all the same
+                self.callback_error = problem
         self.answer(call, result_text(words), ok=False, ms=ms)
         if permanent or self.tool_errors_are_fatal:
             return _Exit("failed", error=error_text(error))
@@ -592,8 +562,11 @@ class _Run:
     def remember(self, tool: Tool, key: str, text: str) -> None:
         if self.dedupe == "all" or (self.dedupe and tool.read_only):
             self.seen[key] = text
-        elif not tool.read_only:
-            self.seen.clear()  # what was read before a write may no longer be true
+
+    def leave_open(self, call: Call, ms: int) -> None:
+        """It was cut short and stays unanswered; a child run is only paused, so not a word."""
+        if call["id"] not in self.state.children:
+            self.emit_result(call, ok=False, ms=ms, interrupted=True)
 
     def answer(self, call: Call, text: str, *, ok: bool, **details: Any) -> None:
         answer_call(self.state, call, text)
@@ -608,13 +581,18 @@ class _Run:
         event = {"runId": self.state.run_id, "type": kind, **details}
         if self.parent is not None:
             event["parentRunId"] = self.parent.state.run_id
-        self.trace(event)
+        if not self.ended:
+            self.trace(event)
 
     def save(self) -> None:
         if self.parent is not None:
             self.parent.save()  # a child run lives in its parent's file
-        elif self.store is not None:
+        elif self.store is not None and not self.over:
             write_state(self.state, self.store)
+
+
+def _ms_since(began: float) -> int:
+    return round((time.perf_counter() - began) * 1000)
 
 
 def _approval(waiting: list[dict[str, Any]]) -> _Exit:
@@ -627,8 +605,8 @@ def _approval(waiting: list[dict[str, Any]]) -> _Exit:
 # --- a run behind a tool ------------------------------------------------------------------------
 
 
-class _ChildWaits(Exception):
-    """A child run waits for a person, so its parent must."""
+class _ChildPaused(Exception):
+    """A child run stopped and can go on: so does its parent. ``calls`` wait for a person."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         self.calls = calls
@@ -644,7 +622,8 @@ def run_as_tool(
 ) -> Tool:
     """A tool with a whole run behind it: its own transcript and limits, the parent's money.
 
-    The child's state lives in the parent's ``children``, so a pause or a crash continues it.
+    The child's state lives in the parent's ``children``: after a pause, a stop or a crash it goes
+    on where it was. Calls that wait for a person in it are named ``<parent's call>/<its call>``.
     ``limits``: 6 turns and 0.05 USD unless given.
     """
     limits = limits or Limits(max_turns=6, max_budget_usd=0.05)
@@ -657,8 +636,9 @@ def run_as_tool(
             children[ctx.call_id] = new_run(system, args["task"])
             children[ctx.call_id].run_id = f"{ctx.run_id}.{ctx.call_id}"
         child = await run(children[ctx.call_id], tools, client, limits=limits, parent=ctx)
-        if calls := waiting_calls(child):
-            raise _ChildWaits([{**c, "call_id": f"{ctx.call_id}/{c['call_id']}"} for c in calls])
+        calls = waiting_calls(child)
+        if calls or (child.resumable and ctx.signal.aborted):
+            raise _ChildPaused([{**c, "call_id": f"{ctx.call_id}/{c['call_id']}"} for c in calls])
         return _report(child)
 
     read_only = all(tool.read_only for tool in tools)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from run_store import (
     RunBusyError,
     RunStoreError,
     check_run_id,
+    owning,
     read_state,
     state_path,
     write_atomically,
@@ -105,6 +109,20 @@ def cost(usage: Mapping[str, int], price: Mapping[str, float] = BOOK_PRICE) -> f
 
 # The ids (Python's) of the state objects that a run is working on in this process.
 live: set[int] = set()
+_claiming = threading.Lock()
+
+
+@contextmanager
+def claimed(state: RunState) -> Iterator[None]:
+    """Be the only one in this process to continue a run. Raises RunBusyError at once otherwise."""
+    with _claiming:
+        if id(state) in live:
+            raise RunBusyError(f"run {state.run_id} is running already; nothing was changed")
+        live.add(id(state))
+    try:
+        yield
+    finally:
+        live.discard(id(state))
 
 
 # --- a person decides ---------------------------------------------------------------------------
@@ -182,45 +200,90 @@ def answer_call(state: RunState, call: Call, text: str) -> None:
 # --- on disk ------------------------------------------------------------------------------------
 
 
+# What turns a saved state of one version into the next: from version, to the function that takes
+# the dict as it was saved and returns the dict as the next version would have saved it.
+MIGRATIONS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
 def save(state: RunState, directory: str | Path) -> Path:
     """Write the state to ``<directory>/<run_id>.json``, atomically and durably.
 
-    Raises RunBusyError when a newer copy is there, RunStoreError when the file there is damaged,
-    ValueError for an unsafe run id.
+    Raises RunBusyError when another process is continuing this run or a newer copy is there,
+    RunStoreError when the file there is damaged, OSError when the disk refuses, ValueError for an
+    unsafe run id. In each case the file stays as it was.
     """
-    refuse_older(state, directory)
-    return write_state(state, directory)
+    # A run that works on this state holds the lock of its store itself.
+    with nullcontext() if id(state) in live else owning(directory, state.run_id):
+        refuse_older(state, directory)
+        return write_state(state, directory)
 
 
 def load(directory: str | Path, run_id: str) -> RunState:
-    """Read a saved state. Raises RunStoreError (none there, damaged, of another version)."""
+    """Read a saved state; an older version is brought up to date on the way.
+
+    Raises RunStoreError (none there, damaged, of a version that this harness does not know),
+    ValueError for an unsafe run id.
+    """
     path = state_path(directory, run_id)
     try:
-        return _from_dict(read_state(path))
-    except (TypeError, KeyError, AttributeError) as problem:
+        state = _from_dict(read_state(path))
+    except (TypeError, KeyError, AttributeError, ValueError) as problem:
         raise RunStoreError(f"the saved run {path} is damaged: {problem}") from None
+    if state.run_id != run_id:
+        raise RunStoreError(f"the saved run {path} is damaged: it holds run {state.run_id!r}")
+    return state
 
 
 def _from_dict(saved: dict[str, Any]) -> RunState:
-    if saved.get("version") != STATE_VERSION:
+    while saved["version"] in MIGRATIONS:
+        saved = MIGRATIONS[saved["version"]](saved)
+    if saved["version"] != STATE_VERSION:
         raise RunStoreError(
-            f"the saved run has state version {saved.get('version')!r}; this harness reads "
-            f"version {STATE_VERSION}. Load it with the harness that wrote it"
+            f"the saved run has state version {saved['version']!r}; this harness reads versions "
+            f"{min(MIGRATIONS, default=STATE_VERSION)} to {STATE_VERSION}. Load it with the "
+            "harness that wrote it"
         )
     children = {key: _from_dict(child) for key, child in saved["children"].items()}
-    return RunState(**{**saved, "children": children})
+    state = RunState(**{**saved, "children": children})
+    for name, hint in get_type_hints(RunState).items():
+        if not _fits(getattr(state, name), hint):
+            raise TypeError(f"{name} is {getattr(state, name)!r:.80}")
+    return state
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON is of the type that a field of RunState declares."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return value in arguments
+    if get_origin(hint) is UnionType:
+        return any(_fits(value, one) for one in arguments)
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
+    if hint in (int, float):  # the numbers of a state are counts and sums of money
+        whole = int if hint is int else (int, float)
+        return isinstance(value, whole) and not isinstance(value, bool) and value >= 0
+    return hint is Any or isinstance(value, hint)
 
 
 def write_state(state: RunState, directory: str | Path) -> Path:
+    """Save without a look at what is there: for whoever holds the lock."""
     path = state_path(directory, state.run_id)
     state.revision += 1
-    write_atomically(path, json.dumps(vars(state), default=vars, allow_nan=False))
+    try:
+        write_atomically(path, json.dumps(vars(state), default=vars, allow_nan=False))
+    except BaseException:
+        state.revision -= 1  # nobody must take what was not saved for the newer one
+        raise
     return path
 
 
 def refuse_older(state: RunState, directory: str | Path) -> None:
+    """Raise RunBusyError if the file holds later work; RunStoreError if nobody can know."""
     path = state_path(directory, state.run_id)
-    if path.exists() and read_state(path).get("revision", 0) > state.revision:
+    if path.exists() and load(directory, state.run_id).revision > state.revision:
         raise RunBusyError(
             f"run {state.run_id} in {directory} is newer than this copy; nothing was changed. "
             "Load it again, or give the new run an id of its own"

@@ -80,7 +80,7 @@ def _fsync_directory(directory: Path) -> None:
 def read_state(path: Path) -> dict[str, Any]:
     """The saved object. Raises RunStoreError when there is none or it is damaged."""
     try:
-        saved = json.loads(path.read_text("utf-8"))
+        saved = json.loads(path.read_text("utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise RunStoreError(f"no saved run {path.stem} in {path.parent}") from None
     except (ValueError, RecursionError) as problem:
@@ -93,6 +93,10 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(saved, dict):
         raise RunStoreError(f"the saved run {path} is damaged (not an object); it was not changed")
     return saved
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}")
 
 
 @contextmanager
@@ -136,16 +140,23 @@ def open_trace(target: str | Path | Trace | None) -> Iterator[Trace]:
     else:
         path = Path(target)
         path.parent.mkdir(parents=True, exist_ok=True)
-        torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
-        with path.open("ab", buffering=0) as file:
-            if torn:  # a crash in the middle of a line: end it, so that ours stands alone
+        with path.open("a+b", buffering=0) as file:
+            if _is_torn(file):  # a crash in the middle of a line: end it, so that ours stands alone
                 file.write(b"\n")
             yield lambda event: _write_line(file, event)
 
 
+def _is_torn(file: BinaryIO) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
+
+
 def _write_line(file: BinaryIO, event: dict[str, Any]) -> None:
-    line = json.dumps({**event, "ts": _now()}, separators=(",", ":"))
-    file.write(line.encode() + b"\n")
+    line = json.dumps({**event, "ts": _now()}, separators=(",", ":")).encode() + b"\n"
+    if file.write(line) != len(line):
+        raise OSError("the trace file took only a part of a line")
 
 
 def _now() -> str:

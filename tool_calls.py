@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -22,10 +22,16 @@ from typing import Any, Literal
 
 import fastjsonschema
 
-from abort_signal import AbortSignal, ends_in_time, give_up
+from abort_signal import AbortSignal, abandon, ends_in_time, give_up
 
 MAX_RESULT_CHARS = 100_000
 EXCERPT_CHARS = 120
+# Ids that an endpoint takes back, and that can be part of a path of ids.
+_CALL_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_CUT_OFF = (
+    "Error: the token limit cut this message off, so the call was not executed. "
+    "Send it again, complete and shorter."
+)
 
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -195,20 +201,35 @@ def error_text(error: BaseException) -> str:
     return type(error).__name__
 
 
-def tidy_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's message, cleaned once where it enters: texts, and names that can be sent back."""
-    tidy = {**message, "content": clean_text(message.get("content") or "") or None}
-    calls = [_tidy_call(call) for call in message.get("tool_calls") or ()]
+def tidy_message(message: Mapping[str, Any], used: Collection[str], turn: int) -> dict[str, Any]:
+    """A model's message, cleaned once where it enters: texts, and calls that can be sent back.
+
+    Models leave ids out and use them again. Each call gets an id that is not in ``used`` and that
+    no other call of the message has, because an approval must never fit a second call.
+    """
+    content = clean_text(message.get("content") or "")
+    calls: list[dict[str, Any]] = []
+    for number, call in enumerate(message.get("tool_calls") or (), 1):
+        taken = {*used, *(earlier["id"] for earlier in calls)}
+        calls.append(_tidy_call(call, taken, f"call_{turn}_{number}"))
     if calls:
-        return {**tidy, "tool_calls": calls}
-    tidy.pop("tool_calls", None)
-    return {**tidy, "content": tidy["content"] or ""}
+        return {"role": "assistant", "content": content or None, "tool_calls": calls}
+    return {"role": "assistant", "content": content}
 
 
-def _tidy_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
+def _tidy_call(call: Mapping[str, Any], taken: Collection[str], new_id: str) -> dict[str, Any]:
+    call_id, function = call.get("id"), call["function"]
+    if not isinstance(call_id, str) or not _CALL_ID.fullmatch(call_id) or call_id in taken:
+        call_id = new_id
+        while call_id in taken:
+            call_id += "_"
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", function["name"])[:64] or "unnamed"
-    return {**call, "function": {"name": name, "arguments": clean_text(function["arguments"])}}
+    arguments = clean_text(function["arguments"])
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 # --- a call, checked ----------------------------------------------------------------------------
@@ -250,7 +271,7 @@ def check_call(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Tool
     arguments = parse_arguments(name, call["function"]["arguments"])
     try:
         tool.validate(arguments)
-    except fastjsonschema.JsonSchemaValueException as problem:
+    except Exception as problem:  # they do not fit, or are so odd that the check itself gave up
         raise BadCallError(
             f"Error: the arguments of {name} do not fit, so it was not executed: "
             f"{_describe(problem)}. It takes: {json.dumps(tool.schema, ensure_ascii=False)}"
@@ -258,12 +279,32 @@ def check_call(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Tool
     return tool, arguments
 
 
-def _describe(problem: fastjsonschema.JsonSchemaValueException) -> str:
+def _describe(problem: Exception) -> str:
     """A misfit, in the words of whoever must mend the call."""
+    if not isinstance(problem, fastjsonschema.JsonSchemaValueException):
+        return excerpt(error_text(problem))
     if problem.rule == "required":
         missing = [name for name in problem.rule_definition if name not in problem.value]
         return "missing parameter " + ", ".join(missing)
     return excerpt(problem.message.removeprefix("data."))
+
+
+def verdicts(
+    calls: Sequence[Mapping[str, Any]], tools: Mapping[str, Tool], *, cut_off: bool
+) -> dict[str, str]:
+    """By call id, the words for each call that must not be executed.
+
+    ``cut_off``: the token limit ended the message, so what looks whole may be half a call.
+    """
+    if cut_off:
+        return dict.fromkeys((call["id"] for call in calls), _CUT_OFF)
+    words = {}
+    for call in calls:
+        try:
+            check_call(call, tools)
+        except BadCallError as problem:
+            words[call["id"]] = str(problem)
+    return words
 
 
 # --- one execution ------------------------------------------------------------------------------
@@ -285,6 +326,8 @@ class Outcome:
 
 async def execute(tool: Tool, args: dict[str, Any], ctx: ToolContext) -> Outcome:
     """Run a tool until it ends, its time is up, or ``ctx.signal`` is set. Never raises for it."""
+    if ctx.signal.aborted:
+        return Outcome("cancelled", "abort")
     with ctx.signal.derived() as signal:
         task = asyncio.ensure_future(_call(tool, args, replace(ctx, signal=signal)))
         cut_by: Literal["timeout", "abort"] | None = None
@@ -294,9 +337,9 @@ async def execute(tool: Tool, args: dict[str, Any], ctx: ToolContext) -> Outcome
                 signal.abort(f"{tool.name} ran longer than {tool.timeout_s} s")
                 await give_up(task)
         finally:
-            if not task.done():
+            if not task.done():  # it ignores us, or the task around us was cancelled
                 signal.abort("nobody waits for this call any more")
-                task.cancel()
+                abandon(task)
         return _outcome(task, cut_by)
 
 
@@ -359,6 +402,9 @@ async def _in_thread(function: ToolFunction, args: dict[str, Any], ctx: ToolCont
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=work, name=f"tool-{ctx.call_id}", daemon=True).start()
-    result = await future
+    try:
+        result = await asyncio.shield(future)
+    except asyncio.CancelledError:  # a thread cannot be cancelled; it is told by ctx.signal
+        result = await future
     # A plain function may hand back a coroutine (a lambda around an async one, say).
     return await result if inspect.isawaitable(result) else result
