@@ -6,6 +6,7 @@ three dots says that there is no answer yet, so that Run All passes.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -14,6 +15,16 @@ def unanswered(answer: Any) -> bool:
     """True, with a line for the reader, while the three dots stand."""
     if answer is ...:
         print("No answer yet: replace the three dots, then run this cell again.")
+        return True
+    return False
+
+
+def no_script(answer: Any) -> bool:
+    """True, with a line for the reader, while the answer is no script."""
+    if unanswered(answer):
+        return True
+    if not inspect.isfunction(answer):
+        wrong("A script is asked for: a function of turn and tool_text that returns a message.")
         return True
     return False
 
