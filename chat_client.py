@@ -12,9 +12,11 @@ import json
 import math
 import os
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
@@ -31,6 +33,8 @@ RETRY_HEADER = "x-stainless-retry-count"
 QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 8.0
+# A provider's own words about an error, at most.
+MAX_ERROR_CHARS = 500
 
 # US dollars per million tokens: in, out, and cached where cached input has a price of its own.
 # "book" is the price of this workbook's examples. Add the models that you pay for.
@@ -89,11 +93,12 @@ class ChatClient:
     """A model behind a chat-completions endpoint.
 
     ``timeout_s`` bounds each wait for the network, ``deadline_s`` one call with all its retries,
-    even when the body drips. ``options`` join the request body (temperature, max_tokens, ...).
-    ``calls_in_text`` also recognises a call that a model wrote as JSON into its prose.
-    ``empty_content`` is what this endpoint takes as content beside tool_calls. ``sleep`` and
-    ``clock`` (seconds since the epoch) can be replaced in tests. Close with ``aclose`` or use
-    ``async with``.
+    even when the body drips. ``options`` join the request body (temperature, max_tokens, ...); one
+    that is None takes its field out of the body. ``calls_in_text`` also recognises a call that a
+    model wrote as JSON into its prose. ``empty_content`` is what this endpoint takes as content
+    beside tool_calls. ``sleep`` and ``clock`` (seconds since the epoch) can be replaced in tests.
+    Close with ``aclose`` or use ``async with``. Raises ValueError for a base_url, a key, a price
+    or a limit that cannot work.
     """
 
     def __init__(
@@ -113,24 +118,25 @@ class ChatClient:
         calls_in_text: bool = False,
         empty_content: Literal[None, ""] = None,
     ) -> None:
-        if httpx.URL(base_url).userinfo:
-            raise ValueError("base_url must not hold a key: pass it as api_key")
         if price is not None:
             _check_price(price)
-        self.base_url = base_url.rstrip("/")
+        if not (timeout_s > 0 and deadline_s > 0 and max_retries >= 0):
+            raise ValueError("timeout_s and deadline_s must be above 0, max_retries 0 or more")
+        self.base_url = _checked_url(base_url)
         self.model = model
         self.price = price
         self.deadline_s = deadline_s
         self.max_retries = max_retries
-        self._key = api_key
+        self._key = _checked_key(api_key)
         self._sleep = sleep
         self._clock = clock
         self._options = dict(options or {})
         self._calls_in_text = calls_in_text
         self._empty_content = empty_content
-        self.transport = transport
+        self.transport: Any = transport
         self._timeout_s = timeout_s
         self._http: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
@@ -141,7 +147,7 @@ class ChatClient:
                 f"{' and '.join(missing)} not set. For a local server, for example: "
                 "LLM_BASE_URL=http://127.0.0.1:8080/v1 LLM_MODEL=local"
             )
-        key = os.environ.get("LLM_API_KEY") or None
+        key = os.environ.get("LLM_API_KEY")
         return cls(os.environ["LLM_BASE_URL"], os.environ["LLM_MODEL"], key, **options)
 
     def __repr__(self) -> str:
@@ -160,9 +166,9 @@ class ChatClient:
 
     async def aclose(self) -> None:
         """Close the connections. The client opens new ones if it is used again."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        http, self._http = self._http, None
+        if http is not None and self._loop is asyncio.get_running_loop():
+            await http.aclose()
 
     # One call of the model, with its retries.
 
@@ -176,15 +182,18 @@ class ChatClient:
         """Ask for the next message. Raises ProviderError when there is none to be had.
 
         With ``on_delta`` the answer is streamed and each piece of text is handed over as it
-        comes; an empty piece means that the stream broke and the text begins again. Cancelling
-        the task cancels the request, and the wait for a retry.
+        comes; an empty piece means that this attempt failed and the text begins again.
+        Cancelling the task cancels the request, and the wait for a retry.
         """
         body = self._body(messages, tools, stream=on_delta is not None)
         names = {tool["function"]["name"] for tool in tools} if self._calls_in_text else set()
+        deadline = asyncio.timeout(self.deadline_s)
         try:
-            async with asyncio.timeout(self.deadline_s):
+            async with deadline:
                 answer = await self._with_retries(body, on_delta)
         except TimeoutError:
+            if not deadline.expired():  # somebody else's
+                raise
             raise self._final(f"no answer within {self.deadline_s:g} s") from None
         return normalise(answer, self.price, names)
 
@@ -201,6 +210,8 @@ class ChatClient:
                 if wait_s > self.deadline_s:
                     why = f"{problem}; it asks to wait {wait_s:g} s, more than the deadline"
                     raise self._final(why, problem.status) from None
+            if on_delta is not None:
+                on_delta("")
             await self._sleep(wait_s)
             attempt += 1
 
@@ -212,36 +223,47 @@ class ChatClient:
             "POST", f"{self.base_url}/chat/completions", content=body, headers=headers
         )
         try:
-            response = await http.send(request, stream=on_delta is not None)
+            response = await http.send(request, stream=True)
             try:
-                if response.status_code != 200:
-                    await response.aread()
-                    self._refuse(response)
-                if on_delta is None:
-                    return self._checked(_json(response.content))
-                if attempt:
-                    on_delta("")
-                return await self._streamed(response, on_delta)
+                return await self._read(response, on_delta)
             finally:
                 await response.aclose()
-        except httpx.UnsupportedProtocol as problem:
-            raise self._final(str(problem)) from None
         except httpx.HTTPError as problem:  # these often come without a text
             raise _TransientError(str(problem) or type(problem).__name__) from None
 
+    async def _read(self, response: httpx.Response, on_delta: Delta | None) -> dict[str, Any]:
+        if response.status_code != 200:
+            await response.aread()
+            self._refuse(response)
+        is_json = "json" in response.headers.get("content-type", "")
+        if on_delta is not None and not is_json:
+            return await self._streamed(response, on_delta)
+        answer = self._checked(_json(await response.aread()))
+        text = _content_text(answer["choices"][0]["message"].get("content"))
+        if on_delta is not None and text:  # asked to stream, it answered whole
+            on_delta(text)
+        return answer
+
     def _connected(self) -> httpx.AsyncClient:
-        if self._http is None:
-            headers = {"content-type": "application/json"}
-            if self._key:
-                headers["authorization"] = f"Bearer {self._key}"
-            self._http = httpx.AsyncClient(
-                transport=self.transport,
-                timeout=self._timeout_s,
-                headers=headers,
-                # Loading the certificates takes longer than a run on loopback, which needs none.
-                verify=not self.base_url.startswith("http://"),
-            )
+        """The HTTP client of this event loop: connections cannot be taken into another one."""
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._loop is not loop:
+            self._http, self._loop = self._new_http(), loop
         return self._http
+
+    def _new_http(self) -> httpx.AsyncClient:
+        headers = {"content-type": "application/json"}
+        if self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        return httpx.AsyncClient(
+            transport=self.transport,
+            timeout=self._timeout_s,
+            headers=headers,
+            # Loading the certificates takes longer than a run on loopback, which needs none.
+            verify=not self.base_url.startswith("http://"),
+            # A proxy that the environment names cannot reach this machine's loopback.
+            trust_env=not _is_loopback(self.base_url),
+        )
 
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, stream: bool
@@ -251,20 +273,20 @@ class ChatClient:
             "messages": [self._sendable(message) for message in messages],
         }
         if tools:
-            body["tools"] = tools
+            body["tools"] = [_with_parameters(tool) for tool in tools]
         if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
         body.update(self._options)
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        body = {name: value for name, value in body.items() if value is not None}
+        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace")  # half a surrogate pair must not end the run
 
     def _sendable(self, message: Message) -> Message:
-        """The message as endpoints take it back: arguments are JSON objects, never null beside."""
-        calls = message.get("tool_calls")
-        if not calls:
+        """The message as this endpoint takes it back, arguments and content mended."""
+        if not message.get("tool_calls"):
             return message
-        if not all(_is_json_object(call["function"]["arguments"]) for call in calls):
-            calls = [_with_json_arguments(call) for call in calls]
+        calls = [_with_json_arguments(call) for call in message["tool_calls"]]
         content = message.get("content") or self._empty_content
         return {**message, "content": content, "tool_calls": calls}
 
@@ -272,8 +294,8 @@ class ChatClient:
 
     def _checked(self, answer: Any) -> dict[str, Any]:
         """A body of status 200 that holds a choice; such a body can also be an error."""
-        if isinstance(answer, dict) and answer.get("error"):
-            self._raise_error(answer["error"], None, None)
+        if error := _error_in(answer):
+            self._raise_error(error, None, None)
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise _TransientError("the provider's answer holds no choice")
@@ -285,55 +307,112 @@ class ChatClient:
         """Raise for a status other than 200, with the provider's own words."""
         try:
             body = json.loads(response.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         error = body.get("error", body) if isinstance(body, dict) else None
-        error = error or response.text[:200].strip() or response.reason_phrase
+        error = error or response.text.strip()[:200] or response.reason_phrase
         wait_s = retry_after(response.headers.get("retry-after"), self._clock())
         self._raise_error(error, response.status_code, wait_s)
 
     def _raise_error(self, error: Any, status: int | None, wait_s: float | None) -> NoReturn:
+        """Raise what a provider's error object (or text) means: for good, or for this time."""
         details = error if isinstance(error, dict) else {"message": error}
-        codes = {details.get("code"), details.get("type")} - {None}
-        status = status or next((code for code in codes if isinstance(code, int)), None)
-        message = str(details.get("message") or error)[:500]
+        codes = {str(details.get(key)) for key in ("code", "type")}
+        status = status or next(map(int, filter(_HTTP_ERROR.fullmatch, codes)), None)
+        message = self._without_key(str(details.get("message") or error))[:MAX_ERROR_CHARS]
         if codes & CONTEXT_CODES:
             message = f"the prompt is longer than the model's window: {message}"
         text = f"HTTP {status}: {message}" if status else message
-        transient = status in (408, 409, 429) or (status or 0) >= 500
-        if transient and not codes & QUOTA_CODES:
+        may_pass = status in (408, 409, 429) or (status or 0) >= 500
+        if may_pass and not codes & (QUOTA_CODES | CONTEXT_CODES):
             raise _TransientError(text, status, wait_s)
         raise self._final(text, status)
 
     def _final(self, text: str, status: int | None = None) -> ProviderError:
-        """The error that leaves here: without the key, should a provider echo it."""
-        return ProviderError(text.replace(self._key, "[key]") if self._key else text, status)
+        return ProviderError(self._without_key(text), status)
+
+    def _without_key(self, text: str) -> str:
+        """The text, should a provider echo the key in it. (A short one is no secret: "none".)"""
+        return text.replace(self._key, "[key]") if self._key and len(self._key) >= 8 else text
+
+    # A stream.
 
     async def _streamed(self, response: httpx.Response, on_delta: Delta) -> dict[str, Any]:
-        stream = _Assembly()
-        async for line in response.aiter_lines():
-            data = line.removeprefix("data:").strip()
-            if line.startswith("data:") and data != "[DONE]":
-                chunk = _json(data)
-                if isinstance(chunk, dict) and chunk.get("error"):
-                    self._raise_error(chunk["error"], None, None)
-                if piece := stream.add(chunk):
-                    on_delta(piece)
-        if stream.finish_reason is None:
-            raise _TransientError("the stream ended before the answer did")
+        """The whole answer of a stream of server-sent events.
+
+        Lines end at a line feed only. (httpx's ``aiter_lines`` also ends them at U+2028 and other
+        characters that stand as they are in the JSON of some servers.)
+        """
+        stream, rest = _Assembly(), b""
+        async for piece in response.aiter_bytes():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._take(line, stream, on_delta)
+        self._take(rest, stream, on_delta)
         return stream.body()
 
+    def _take(self, line: bytes, stream: _Assembly, on_delta: Delta) -> None:
+        data = line.removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or not data:
+            return
+        if data == b"[DONE]":
+            stream.done = True
+            return
+        chunk = _json(data)
+        if error := _error_in(chunk):
+            self._raise_error(error, None, None)
+        if text := stream.add(chunk):
+            on_delta(text)
 
-def _json(raw: bytes | str) -> Any:
+
+_HTTP_ERROR = re.compile("[45][0-9][0-9]")
+
+
+def _checked_url(base_url: str) -> str:
     try:
-        return json.loads(raw)
+        url = httpx.URL(base_url.strip())
+    except httpx.InvalidURL:  # its text may show a key
+        raise ValueError("base_url is no URL") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(
+            "base_url must begin with http:// or https://, for example http://127.0.0.1:8080/v1"
+        )
+    if url.userinfo or url.query:
+        raise ValueError("base_url must hold neither a key nor a query; pass a key as api_key")
+    return str(url).rstrip("/")
+
+
+def _is_loopback(base_url: str) -> bool:
+    host = httpx.URL(base_url).host
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _checked_key(api_key: str | None) -> str | None:
+    """The key, without the line end that comes along from a file; None when there is none."""
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ValueError("the API key holds a character that no HTTP header carries")
+    return key or None
+
+
+def _json(raw: bytes) -> Any:
+    """What a provider sent, read. Bytes that are no UTF-8 become U+FFFD."""
+    try:
+        return json.loads(raw.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
         raise _TransientError("the provider's answer is not JSON") from None
 
 
+def _error_in(body: Any) -> Any:
+    """The error that a body of status 200, or an event of a stream, holds; None without one."""
+    if not isinstance(body, dict):
+        return None
+    return body.get("error") or (body if body.get("object") == "error" else None)
+
+
 def _check_price(price: Mapping[str, float]) -> None:
     amounts = [price.get("in"), price.get("out"), price.get("cached", 0.0)]
-    if not all(amount is not None and math.isfinite(amount) and amount >= 0 for amount in amounts):
+    if not all(isinstance(usd, (int, float)) and 0 <= usd < math.inf for usd in amounts):
         raise ValueError(
             'price must be {"in": ..., "out": ...} in US dollars per million tokens, 0 or more '
             f'(and "cached", if it has a price of its own); not {dict(price)}'
@@ -354,28 +433,44 @@ def retry_after(header: str | None, now: float) -> float | None:
         seconds = float(header)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(header).timestamp() - now
+            date = parsedate_to_datetime(header)
+            # HTTP dates are in GMT, also in the old form, which does not say so.
+            seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
         except (ValueError, OverflowError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 @lru_cache(maxsize=4096)
-def _is_json_object(arguments: str) -> bool:
+def _is_json_object(text: str) -> bool:
+    """Whether the text holds a JSON object; NaN and 1e999, which Python reads, are no JSON."""
     try:
-        return isinstance(json.loads(arguments), dict)
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return False
+    return isinstance(value, dict)
 
 
 def _with_json_arguments(call: Message) -> Message:
     """The call as it can be sent back: broken arguments become an object that shows them."""
     function = call["function"]
-    if _is_json_object(function["arguments"]):
+    given = function.get("arguments")
+    arguments = _arguments_text(given)
+    if not _is_json_object(arguments):
+        shown = {"malformed_arguments": arguments[:200]}
+        arguments = json.dumps(shown, ensure_ascii=False)
+    if arguments == given:
         return call
-    shown = json.dumps({"malformed_arguments": function["arguments"][:200]}, ensure_ascii=False)
-    empty = not function["arguments"].strip() or function["arguments"].strip() == "null"
-    return {**call, "function": {**function, "arguments": "{}" if empty else shown}}
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _with_parameters(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tool with a schema, if only an empty one: some endpoints refuse a tool without."""
+    if tool["function"].get("parameters"):
+        return tool
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    return {**tool, "function": {**tool["function"], "parameters": parameters}}
 
 
 # --- one shape ----------------------------------------------------------------------------------
@@ -423,10 +518,10 @@ def _content_text(content: Any) -> str:
 
 
 def _calls(raw: Mapping[str, Any]) -> list[Message]:
-    given = raw.get("tool_calls") or []
+    given = raw.get("tool_calls")
     if not given and raw.get("function_call"):  # the form before tool_calls
         given = [{"function": raw["function_call"]}]
-    return [_call(entry) for entry in given if isinstance(entry, dict)]
+    return [_call(entry) for entry in _list(given) if isinstance(entry, dict)]
 
 
 def _call(entry: Mapping[str, Any]) -> Message:
@@ -446,19 +541,20 @@ def _call(entry: Mapping[str, Any]) -> Message:
 def _arguments_text(arguments: Any) -> str:
     """Arguments as a string; some endpoints send an object, an empty string or null."""
     if isinstance(arguments, str):
-        return arguments if arguments.strip() else "{}"
+        return "{}" if arguments.strip() in ("", "null") else arguments
     return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
 
 
 def _usage(raw: Any) -> dict[str, int] | None:
     """The counts, when both are there and are numbers that counts can be."""
-    if not isinstance(raw, dict):
-        return None
-    prompt, completion = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
+    counts = _dict(raw)
+    prompt, completion = (
+        _count(counts.get("prompt_tokens")),
+        _count(counts.get("completion_tokens")),
+    )
     if prompt is None or completion is None:
         return None
-    details = raw.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached = _count(_dict(counts.get("prompt_tokens_details")).get("cached_tokens"))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -471,6 +567,14 @@ def _count(number: Any) -> int | None:
     return number if is_count else None
 
 
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def calls_in(text: str, tool_names: set[str]) -> list[Message]:
     """Calls that a model wrote as JSON objects into its prose: a name and arguments."""
     decoder, calls, at = json.JSONDecoder(), [], 0
@@ -480,9 +584,11 @@ def calls_in(text: str, tool_names: set[str]) -> list[Message]:
         except (ValueError, RecursionError):
             at += 1
             continue
-        if isinstance(found, dict) and found.get("name") in tool_names:
-            arguments = found.get("arguments", found.get("parameters"))
-            calls.append(_call({"function": {"name": found["name"], "arguments": arguments}}))
+        function = _dict(found.get("function")) or found
+        name = function.get("name")
+        if isinstance(name, str) and name in tool_names:
+            arguments = function.get("arguments", function.get("parameters"))
+            calls.append(_call({"function": {"name": name, "arguments": arguments}}))
     return calls
 
 
@@ -498,68 +604,64 @@ class _Assembly:
     calls: list[dict[str, Any]] = field(default_factory=list)
     finish_reason: str | None = None
     usage: Any = None
+    done: bool = False
 
     def add(self, chunk: Any) -> str:
         """Take a chunk in; the piece of text that it carries, possibly empty."""
-        if not isinstance(chunk, dict):
-            return ""
+        chunk = _dict(chunk)
         self.usage = chunk.get("usage") or self.usage
-        choices = chunk.get("choices")
-        if not isinstance(choices, list) or not choices:
-            return ""
-        self.finish_reason = choices[0].get("finish_reason") or self.finish_reason
-        delta = choices[0].get("delta") or {}
-        for piece in delta.get("tool_calls") or ():
-            self._add_call(piece)
-        self.refusal.append(delta.get("refusal") or "")
+        choice = _dict(next(iter(_list(chunk.get("choices"))), None))
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        delta = _dict(choice.get("delta"))
+        for piece in _list(delta.get("tool_calls")):
+            self._add_call(_dict(piece))
+        self.refusal.append(_content_text(delta.get("refusal")))
         text = _content_text(delta.get("content"))
         self.content.append(text)
         return text
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        function = piece.get("function") or {}
+        function = _dict(piece.get("function"))
         call = self._call_of(piece.get("index"), piece.get("id"), function.get("name"))
         call["id"] = call["id"] or piece.get("id")
         call["name"] = call["name"] or function.get("name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
+        arguments = function.get("arguments") or ""
+        if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        call["arguments"] += arguments or ""
+        call["arguments"] += arguments
 
     def _call_of(self, index: Any, call_id: Any, name: Any) -> dict[str, Any]:
         """The call that a piece continues, or a new one.
 
-        Some servers leave out the index, some count every call as 0, some leave out the id.
-        A new id, or a second name, begins a new call in any case.
+        Some servers leave out the index, some count every call as 0, some leave out the id, some
+        repeat the id with every piece. A new id, or a second name, begins a new call.
         """
-        for call in self.calls:
+        same = [call for call in self.calls if index is None or call["index"] == index]
+        for call in same:
             if call_id and call["id"] == call_id:
                 return call
-        same = [call for call in self.calls if index is None or call["index"] == index]
         if same and not (call_id and same[-1]["id"]) and not (name and same[-1]["name"]):
             return same[-1]
         self.calls.append({"index": index, "id": call_id, "name": name, "arguments": ""})
         return self.calls[-1]
 
     def body(self) -> dict[str, Any]:
+        """The answer, in the shape of a whole one. Raises when the end is missing."""
         message: Message = {"role": "assistant", "content": "".join(self.content)}
         if refusal := "".join(self.refusal):
             message["refusal"] = refusal
         if self.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call["id"],
-                    "function": {"name": call["name"], "arguments": self._mended(call)},
-                }
-                for call in self.calls
-            ]
+            message["tool_calls"] = [self._whole(call) for call in self.calls]
+        says_something = self.calls or message["content"] or refusal
+        if self.finish_reason is None and not (self.done and says_something):
+            raise _TransientError("the stream ended before the answer did")
         choice = {"message": message, "finish_reason": self.finish_reason}
         return {"choices": [choice], "usage": self.usage}
 
-    def _mended(self, call: Mapping[str, Any]) -> str:
-        """The arguments; with the last brace, where a server's stream lost only that."""
+    def _whole(self, call: Mapping[str, Any]) -> Message:
+        """The call; with the last brace, where a server's stream lost only that."""
         arguments: str = call["arguments"]
         if self.finish_reason != "length" and not _is_json_object(arguments):
             closed = arguments + "}"
-            return closed if _is_json_object(closed) else arguments
-        return arguments
+            arguments = closed if _is_json_object(closed) else arguments
+        return {"id": call["id"], "function": {"name": call["name"], "arguments": arguments}}
