@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SITE_VENV := .venv-site
 INSTALLED := $(VENV)/.installed
+SITE_INSTALLED := $(SITE_VENV)/.installed
 LAB_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -13,7 +15,7 @@ unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test test-browser notebooks tidy clean
+.PHONY: help lab test test-browser notebooks tidy bench site serve-site clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -54,18 +56,39 @@ tidy: $(INSTALLED) ## tidy the notebooks without running them
 	@echo "== notebooks: tidy, in place"
 	$(BIN)/python -m tools.notebooks clean
 
+bench: $(INSTALLED) ## measure speed, as ratios to a baseline in the same run
+	@echo "== benchmarks: each ratio beside its target; see benchmarks/README.md"
+	@status=0; for name in startup stop counting overhead soak; do \
+		echo; echo "-- $$name"; $(BIN)/python -m benchmarks.$$name || status=1; \
+	done; exit $$status
+
+site: $(SITE_INSTALLED) ## build the static edition into dist/site (needs npm)
+	$(SITE_VENV)/bin/python -m tools.site build
+
+serve-site: $(SITE_INSTALLED) ## serve dist/site on loopback
+	$(SITE_VENV)/bin/python -m tools.site serve
+
 clean: ## remove .venv and every cache
 	@echo "== removing .venv and the caches"
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SITE_VENV) dist build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
 
 # Made once, and again when the pins or the project's metadata change.
 $(INSTALLED): requirements.txt pyproject.toml
+	$(call create,$(VENV),requirements.txt)
+
+# JupyterLite wants packages of its own, so it gets an environment of its own.
+$(SITE_INSTALLED): requirements-site.txt
+	$(call create,$(SITE_VENV),requirements-site.txt)
+
+# create(environment, requirements): a virtual environment with what a file pins.
+define create
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "$(PYTHON) is missing or older than 3.11: install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
-	@echo "== installing the pinned packages into $(VENV); the first time takes a minute or two"
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.txt
+	@echo "== installing the pinned packages into $(1); the first time takes a minute or two"
+	@test -x $(1)/bin/pip || $(PYTHON) -m venv --clear $(1)
+	$(1)/bin/python -m pip install --disable-pip-version-check --requirement $(2)
 	@touch $@
+endef
