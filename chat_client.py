@@ -488,7 +488,7 @@ def normalise(
     choice = body["choices"][0]
     raw = choice["message"]
     content = _content_text(raw.get("content"))
-    refusal = raw.get("refusal") or None
+    refusal = _content_text(raw.get("refusal")) or None
     calls = _calls(raw)
     if not calls and tool_names:
         calls = calls_in(content, tool_names)
