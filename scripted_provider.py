@@ -384,7 +384,8 @@ class Fault:
     delay_s: float = 0.0
     drop: bool = False
     cut: bool = False
-    change: Callable[[dict[str, Any]], Any] | None = None
+    rewrite: Callable[[Message], Message] | None = None  # the message, before it is counted
+    change: Callable[[dict[str, Any]], Any] | None = None  # the completion, after
     times: int | None = None
 
 
@@ -470,22 +471,19 @@ def empty_choices(times: int | None = None) -> Fault:
 def bad_arguments(raw: Any = '{"{"path": "errors.log"}') -> Fault:
     """The arguments of every call of this turn become ``raw``."""
 
-    def change(body: dict[str, Any]) -> None:
-        for one in body["choices"][0]["message"].get("tool_calls", ()):
-            one["function"]["arguments"] = raw
+    def rewrite(message: Message) -> Message:
+        calls = [
+            {**one, "function": {**one["function"], "arguments": raw}}
+            for one in message.get("tool_calls", ())
+        ]
+        return {**message, "tool_calls": calls} if calls else message
 
-    return changed(change)
+    return Fault(rewrite=rewrite)
 
 
 def says(message: Message) -> Fault:
     """The turn answers with ``message`` in place of the script's own."""
-
-    def change(body: dict[str, Any]) -> None:
-        choice = body["choices"][0]
-        choice["message"] = message
-        choice["finish_reason"] = "tool_calls" if message.get("tool_calls") else "stop"
-
-    return changed(change)
+    return Fault(rewrite=lambda _: message)
 
 
 # What `python -m scripted_provider --fault TURN:NAME` understands.
@@ -588,6 +586,8 @@ class Provider:
         except Exception as problem:
             said = f"The script {request['model']!r} raised {type(problem).__name__}: {problem}"
             return _json_answer(500, error_body(said, "server_error"))
+        if fault.rewrite is not None:
+            message = fault.rewrite(message)
         body: Any = self._completion(request, turn, message)
         if fault.change is not None:
             new_body = fault.change(body)
