@@ -20,6 +20,7 @@ import asyncio
 import hashlib
 import importlib
 import json
+import math
 import os
 import re
 import sys
@@ -238,7 +239,7 @@ def count_messages(messages: Sequence[Message]) -> int:
     it), so the sum over the parts is the count of the whole.
     """
     joined = [compact_json(message) for message in messages]
-    if not all(part.startswith('{"role"') for part in joined):
+    if not joined or not all(part.startswith('{"role"') for part in joined):
         return count_tokens(compact_json(messages))
     parts = [part[2:] + ',{"' for part in joined[:-1]] + [joined[-1][2:] + "]"]
     return _count_part('[{"') + sum(map(_count_part, parts))
@@ -249,7 +250,8 @@ def usage_of(request: Mapping[str, Any], message: Message) -> dict[str, int]:
     prompt = count_messages(request["messages"])
     if tools := request.get("tools"):
         prompt += _count_part(compact_json(tools))
-    completion = count_tokens(message.get("content") or "")
+    content = message.get("content") or ""
+    completion = count_tokens(content if isinstance(content, str) else compact_json(content))
     completion += count_tokens(compact_json(message.get("tool_calls") or ""))
     return {
         "prompt_tokens": prompt,
@@ -271,9 +273,10 @@ def check_request(request: Any, scripts: Mapping[str, Script]) -> None:
     """Refuse what a real endpoint refuses. Raises BadRequest with a message that says why."""
     if not isinstance(request, dict):
         raise BadRequest("The request body must be a JSON object.")
-    if request.get("model") not in scripts:
+    model = request.get("model")
+    if not isinstance(model, str) or model not in scripts:
         known = ", ".join(sorted(scripts))
-        raise BadRequest(f"Unknown script {request.get('model')!r}. The scripts are: {known}.")
+        raise BadRequest(f"Unknown script {model!r}. The scripts are: {known}.")
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest("'messages' must be a non-empty array.")
@@ -281,14 +284,16 @@ def check_request(request: Any, scripts: Mapping[str, Script]) -> None:
         _check_message(message, f"messages[{index}]")
     _check_pairing(messages)
     _check_tools(request.get("tools"))
+    if not isinstance(request.get("stream_options") or {}, dict):
+        raise BadRequest("'stream_options' must be an object.")
 
 
 def _check_message(message: Any, where: str) -> None:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
-        role = message.get("role") if isinstance(message, dict) else message
+    role = message.get("role") if isinstance(message, dict) else message
+    if not isinstance(message, dict) or not isinstance(role, str) or role not in ROLES:
         raise BadRequest(f"{where}: unknown role {role!r}. Use one of: {', '.join(sorted(ROLES))}.")
     content = message.get("content")
-    null_is_fine = message["role"] == "assistant" and "tool_calls" in message
+    null_is_fine = role == "assistant" and "tool_calls" in message
     if not isinstance(content, str) and not (content is None and null_is_fine):
         raise BadRequest(f"{where}.content must be a string (or null beside tool_calls).")
     if "tool_calls" in message:
@@ -316,17 +321,19 @@ def _check_calls(message: Message, where: str) -> None:
         raise BadRequest(f"{where}.tool_calls: two calls of one message have the same id.")
 
 
-@lru_cache(maxsize=4096)
-def _parses_to_object(arguments: str) -> bool:
-    try:
-        return isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def is_json_object(arguments: Any) -> bool:
     """Whether ``arguments`` is a string that holds a JSON object."""
     return isinstance(arguments, str) and _parses_to_object(arguments)
+
+
+@lru_cache(maxsize=4096)
+def _parses_to_object(text: str) -> bool:
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)  # Python reads NaN and 1e999, which are no JSON
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)
 
 
 def _check_pairing(messages: Sequence[Message]) -> None:
@@ -361,7 +368,8 @@ def _check_tools(tools: Any) -> None:
     if not isinstance(tools, list) or not tools:
         raise BadRequest("'tools' must not be empty: leave it out when there are none.")
     for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
+        typed = isinstance(tool, dict) and tool.get("type") == "function"
+        function = tool.get("function") if typed else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadRequest(f"tools[{index}]: a tool needs type 'function' and function.name.")
         if not isinstance(function.get("parameters"), dict):
@@ -460,7 +468,11 @@ def finish_reason(reason: str, content: str | None = None) -> Fault:
 
 def no_usage() -> Fault:
     """The completion carries no ``usage``."""
-    return changed(lambda body: body.pop("usage") and None)
+
+    def change(body: dict[str, Any]) -> None:
+        del body["usage"]
+
+    return changed(change)
 
 
 def empty_choices(times: int | None = None) -> Fault:
@@ -583,12 +595,14 @@ class Provider:
         script = self.scripts[request["model"]]
         try:
             message = script(turn, tool_text)
-        except Exception as problem:
+            if fault.rewrite is not None:
+                message = fault.rewrite(message)
+            body: Any = self._completion(request, turn, message)
+        except VocabularyError:
+            raise
+        except Exception as problem:  # whoever wrote the script learns of it in the answer
             said = f"The script {request['model']!r} raised {type(problem).__name__}: {problem}"
             return _json_answer(500, error_body(said, "server_error"))
-        if fault.rewrite is not None:
-            message = fault.rewrite(message)
-        body: Any = self._completion(request, turn, message)
         if fault.change is not None:
             new_body = fault.change(body)
             body = body if new_body is None else new_body
@@ -597,6 +611,8 @@ class Provider:
         return _json_answer(200, body)
 
     def _completion(self, request: dict[str, Any], turn: int, message: Message) -> dict[str, Any]:
+        if not isinstance(message, dict):
+            raise TypeError(f"it must return text(...) or asks(...), not {message!r}")
         usage = usage_of(request, message) if self.count else dict.fromkeys(USAGE_KEYS, 0)
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         return {
@@ -636,19 +652,31 @@ def stream_chunks(body: dict[str, Any], include_usage: bool) -> Iterator[dict[st
 
 def _deltas(message: Message) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": None if message.get("tool_calls") else ""}
-    for word in re.findall(r"\s*\S+|\s+$", message.get("content") or ""):
-        yield {"content": word}
+    for piece in _pieces(message.get("content"), r"\s*\S+|\s+"):
+        yield {"content": piece}
     if message.get("refusal"):
         yield {"refusal": message["refusal"]}
     for index, one in enumerate(message.get("tool_calls") or ()):
-        name, arguments = one["function"]["name"], one["function"]["arguments"]
-        head = {"name": name, "arguments": ""}
+        head = {"name": one["function"].get("name"), "arguments": ""}
         yield {
-            "tool_calls": [{"index": index, "id": one["id"], "type": "function", "function": head}]
+            "tool_calls": [
+                {"index": index, "id": one.get("id"), "type": "function", "function": head}
+            ]
         }
-        for start in range(0, len(arguments), 8):
-            piece = {"arguments": arguments[start : start + 8]}
-            yield {"tool_calls": [{"index": index, "function": piece}]}
+        for piece in _pieces(one["function"].get("arguments"), r"(?s).{1,8}"):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _pieces(value: Any, pattern: str) -> list[Any]:
+    """A text in pieces; anything else, which only a fault can have put there, in one."""
+    if isinstance(value, str):
+        return re.findall(pattern, value)
+    return [value] if value else []
+
+
+def _attempt(header: str | None) -> int:
+    """Which attempt at its turn a request is, counted from 0."""
+    return int(header) if header and header.isdecimal() else 0
 
 
 # --- in the kernel: an httpx transport without a socket ---------------------------------------
@@ -665,7 +693,7 @@ class ScriptedTransport(httpx.AsyncBaseTransport):
         return self.provider.journal
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        attempt = int(request.headers.get(RETRY_HEADER, 0))
+        attempt = _attempt(request.headers.get(RETRY_HEADER))
         answer = self.provider.answer(await request.aread(), attempt)
         if answer.delay_s:
             await asyncio.sleep(answer.delay_s)
@@ -740,7 +768,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/v1/chat/completions":
             self._send(_json_answer(404, error_body(f"No such path: {self.path}", "not_found")))
             return
-        attempt = int(self.headers.get(RETRY_HEADER) or 0)
+        attempt = _attempt(self.headers.get(RETRY_HEADER))
         self._send(self.server.provider.answer(body, attempt))
 
     def _send(self, answer: Answer) -> None:
@@ -815,12 +843,19 @@ def _parse_fault(argument: str) -> tuple[int, Fault]:
     return int(turn), NAMED_FAULTS[name]()
 
 
+def _seconds(argument: str) -> float:
+    seconds = float(argument)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError("must be 0 or more seconds")
+    return seconds
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the scripts on loopback until Ctrl-C. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripted_provider", description=main.__doc__)
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--chunk-delay", type=float, default=0.0, help="seconds between chunks")
+    parser.add_argument("--latency", type=_seconds, default=0.0, help="seconds before each answer")
+    parser.add_argument("--chunk-delay", type=_seconds, default=0.0, help="seconds between chunks")
     parser.add_argument("--fault", type=_parse_fault, action="append", default=[])
     options = parser.parse_args(argv)
     provider = Provider(
@@ -835,9 +870,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, OverflowError) as problem:
         sys.stderr.write(f"Port {options.port} cannot be used ({problem}). Try another --port.\n")
         return 1
-    print(f"Scripted provider at http://127.0.0.1:{server.server_port}/v1 (Ctrl-C ends it)")
-    print(f"Scripts (the request's model): {', '.join(sorted(provider.scripts))}", flush=True)
     try:
+        print(f"Scripted provider at http://127.0.0.1:{server.server_port}/v1 (Ctrl-C ends it)")
+        print(f"Scripts (the request's model): {', '.join(sorted(provider.scripts))}", flush=True)
         server.serve_forever()
     except KeyboardInterrupt:
         print("Stopped.")
