@@ -7,6 +7,7 @@ never touches the repository.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import shutil
 import tempfile
@@ -26,8 +27,9 @@ _PATH = {
 
 
 def workspace() -> Path:
-    """A fresh copy of the log files, in a temporary directory of its own."""
+    """A fresh copy of the log files, in a temporary directory that goes when the process ends."""
     directory = Path(tempfile.mkdtemp(prefix="logs-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(shutil.copytree(LOGS, directory / "logs"))
 
 
@@ -65,7 +67,8 @@ def catalogue(
         return find(args["path"]).read_text("utf-8", "replace")
 
     async def delete_file(args: dict[str, Any], ctx: ToolContext) -> str:
-        find(args["path"]).unlink()
+        find(args["path"])
+        (root / args["path"]).unlink()  # of a link, the link itself
         return f"deleted {args['path']}"
 
     async def scan_archive(args: dict[str, Any], ctx: ToolContext) -> str:
