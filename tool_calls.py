@@ -394,8 +394,8 @@ async def _in_thread(function: ToolFunction, args: dict[str, Any], ctx: ToolCont
         error: BaseException | None = None
         try:
             result = context.run(function, args, ctx)
-        except StopIteration:  # a future refuses to carry this one
-            error = RuntimeError("the tool raised StopIteration")
+        except (StopIteration, KeyboardInterrupt) as problem:  # no future carries these
+            error = RuntimeError(f"the tool raised {type(problem).__name__}")
         except BaseException as problem:
             error = problem
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
