@@ -22,7 +22,7 @@ class AbortSignal:
     def __init__(self) -> None:
         self._flag = threading.Event()
         self._lock = threading.RLock()  # a signal handler may abort while its thread holds it
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[object, Callable[[], None]] = {}
         self._reason: str | None = None
 
     @property
@@ -51,7 +51,7 @@ class AbortSignal:
 
         It is called from the aborting thread, and twice when both happen at the same moment.
         """
-        key = id(callback)
+        key = object()  # the same function may be registered twice
         with self._lock:
             self._callbacks[key] = callback
         try:
