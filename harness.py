@@ -482,7 +482,7 @@ class _Run:
             started.append(call_id)
         try:
             if not tool.safe_to_repeat:
-                self.save()  # whatever happens from now on, it is known that it was started
+                self.save(before_effect=True)  # from now on it is known that it was started
             if not self.signal.aborted:
                 if call_id not in self.state.children:  # else it is a child run that goes on
                     arguments = call["function"]["arguments"]
@@ -584,11 +584,14 @@ class _Run:
         if not self.ended:
             self.trace(event)
 
-    def save(self) -> None:
-        if self.parent is not None:
-            self.parent.save()  # a child run lives in its parent's file
+    def save(self, *, before_effect: bool = False) -> None:
+        """Save to the store. Before an effect the file must survive a power cut to the last step;
+        elsewhere such a cut may cost one turn, which is asked for again.
+        """
+        if self.parent is not None:  # a child run lives in its parent's file
+            self.parent.save(before_effect=before_effect)
         elif self.store is not None and not self.over:
-            write_state(self.state, self.store)
+            write_state(self.state, self.store, sync_name=before_effect)
 
 
 def _ms_since(began: float) -> int:

@@ -268,12 +268,13 @@ def _fits(value: Any, hint: Any) -> bool:
     return hint is Any or isinstance(value, hint)
 
 
-def write_state(state: RunState, directory: str | Path) -> Path:
+def write_state(state: RunState, directory: str | Path, *, sync_name: bool = True) -> Path:
     """Save without a look at what is there: for whoever holds the lock."""
     path = state_path(directory, state.run_id)
     state.revision += 1
     try:
-        write_atomically(path, json.dumps(vars(state), default=vars, allow_nan=False))
+        text = json.dumps(vars(state), default=vars, allow_nan=False)
+        write_atomically(path, text, sync_name=sync_name)
     except BaseException:
         state.revision -= 1  # nobody must take what was not saved for the newer one
         raise

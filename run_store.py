@@ -46,10 +46,12 @@ def state_path(directory: str | Path, run_id: Any) -> Path:
     return Path(directory) / f"{check_run_id(run_id)}.json"
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, *, sync_name: bool = True) -> None:
     """Replace the file so that a reader, or a crash, sees the old text or the new, never half.
 
     Write beside it, fsync, replace, fsync the directory: after the return it survives a power cut.
+    Without ``sync_name`` the last step is left out: a power cut (not the end of the process) may
+    then bring back the text before, whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
@@ -63,7 +65,8 @@ def write_atomically(path: Path, text: str) -> None:
         with suppress(OSError):
             Path(temporary).unlink()
         raise
-    _fsync_directory(path.parent)
+    if sync_name:
+        _fsync_directory(path.parent)
 
 
 def _fsync_directory(directory: Path) -> None:
