@@ -15,12 +15,12 @@ def check_1(answer: Any) -> None:
     """The cost of one turn, from costs so far."""
     number(
         answer,
-        0.000728,
+        0.000758,
         "costUsd is the cost so far: a turn's own cost is its line less the turn before. That also "
         "holds over three processes, since each went on from the saved cost.",
         {
-            0.002298: "That is the cost of the whole run: costUsd adds up.",
-            0.004552: "That is the sum of the three lines. costUsd is already a sum: the cost so "
+            0.002328: "That is the cost of the whole run: costUsd adds up.",
+            0.004582: "That is the sum of the three lines. costUsd is already a sum: the cost so "
             "far.",
             0.00157: "That is the cost after turn 2.",
         },

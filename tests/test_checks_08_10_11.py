@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from catalogue import catalogue
 from exercises import ch08, ch10, ch11
 from exercises.ch08 import alarm, alert_tool
-from harness import Tool, ToolContext
+from harness import Tool, ToolContext, approve, new_run, run
 from scripted_provider import SCRIPTS, Message, asks, call, plan, text
 from tests.support import go
+from workbook import SYSTEM, TASK, client_for
 
 
 def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
@@ -118,7 +120,7 @@ class Clears(ClearsAtTurns):
         (ch08.check_4, alert_tool, "idempotent=True"),
         (ch08.check_4, forgetful, "holds 2 lines"),
         (ch08.check_4, keyed_by_text, "the text is not the key"),
-        (ch10.check_1, 0.002298, "the whole run"),
+        (ch10.check_1, 0.002328, "the whole run"),
         (ch10.check_2, never_stopped, "was resumed, and died"),
         (ch10.check_3, plan, "a text that the model wrote"),
         (ch11.check_1, 49, "when the last turn begins"),
@@ -136,6 +138,21 @@ def test_a_wrong_answer_is_explained(
     output = said(check, answer, capsys)
     assert output.startswith("Not yet.")
     assert words in output
+
+
+def test_the_costs_in_the_hints_are_the_costs_of_that_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events: list[dict[str, Any]] = []
+    state = new_run(SYSTEM, TASK)
+    for _ in range(2):
+        go(run(state, catalogue(), client_for("destructive"), trace=events.append))
+        if state.status == "interrupted":
+            approve(state, "c2")
+    costs = [event["costUsd"] for event in events if event["type"] == "turn"]
+    assert said(ch10.check_1, costs[2] - costs[1], capsys).startswith("Right.")
+    assert "costUsd adds up" in said(ch10.check_1, costs[2], capsys)
+    assert "already a sum" in said(ch10.check_1, sum(costs), capsys)
 
 
 @pytest.mark.parametrize(
