@@ -27,12 +27,12 @@ NONE = cell("none")
 TERMS: dict[str, dict[str, Cell]] = {
     "turn cap": {
         "openai-agents": cell(
-            "`Runner.run(max_turns=10)`, raises `MaxTurnsExceeded`",
+            "`max_turns=10`, raises `MaxTurnsExceeded`",
             "agents:Runner.run(max_turns)",
             "agents:MaxTurnsExceeded",
         ),
         "pydantic-ai": cell(
-            "`UsageLimits(request_limit=50)`, raises `UsageLimitExceeded`",
+            "`request_limit=50`, raises `UsageLimitExceeded`",
             "pydantic_ai:UsageLimits.request_limit",
             "pydantic_ai:UsageLimitExceeded",
         ),
@@ -51,7 +51,7 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "budget in money": {
         "openai-agents": NONE,
-        "pydantic-ai": cell("`UsageLimits(cost_limit=...)`", "pydantic_ai:UsageLimits.cost_limit"),
+        "pydantic-ai": cell("`cost_limit`", "pydantic_ai:UsageLimits.cost_limit"),
         "langgraph, langchain": NONE,
         "smolagents": NONE,
     },
@@ -62,12 +62,12 @@ TERMS: dict[str, dict[str, Cell]] = {
             "agents:StopAtTools",
         ),
         "pydantic-ai": cell(
-            "your own loop over `Agent.iter`; `run(timeout=...)`",
+            "your own loop over `Agent.iter`; `timeout`",
             "pydantic_ai:Agent.iter",
             "pydantic_ai:Agent.run(timeout)",
         ),
         "langgraph, langchain": cell(
-            "an edge to `END`; `hook_config(can_jump_to=[...])`",
+            "an edge to `END`; `can_jump_to` of a middleware",
             "langgraph.graph:END",
             "langchain.agents.middleware:hook_config(can_jump_to)",
         ),
@@ -79,7 +79,7 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "Stop (signal)": {
         "openai-agents": cell(
-            "`RunResultStreaming.cancel(mode)`", "agents:RunResultStreaming.cancel(mode)"
+            "`cancel()` of a streamed run", "agents:RunResultStreaming.cancel(mode)"
         ),
         "pydantic-ai": cell(
             "`CancellationToken`, raises `RunCancelled`",
@@ -97,12 +97,12 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "approval": {
         "openai-agents": cell(
-            "`function_tool(needs_approval=...)`, `result.interruptions`",
+            "`needs_approval`, then `interruptions`",
             "agents:function_tool(needs_approval)",
             "agents:RunResult.interruptions",
         ),
         "pydantic-ai": cell(
-            "`Tool(requires_approval=True)`, `DeferredToolRequests`",
+            "`requires_approval`, then `DeferredToolRequests`",
             "pydantic_ai:Tool(requires_approval)",
             "pydantic_ai:DeferredToolRequests",
         ),
@@ -115,7 +115,7 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "approve, reject, go on": {
         "openai-agents": cell(
-            "`RunState.approve`, `.reject`, then `Runner.run(agent, state)`",
+            "`approve`, `reject` of a `RunState`, which is run again",
             "agents:RunState.approve",
             "agents:RunState.reject",
         ),
@@ -130,16 +130,16 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "tool error policy": {
         "openai-agents": cell(
-            "one fixed sentence, unless `function_tool(failure_error_function=...)`",
+            "one fixed sentence, or your `failure_error_function`",
             "agents:function_tool(failure_error_function)",
         ),
         "pydantic-ai": cell(
-            "raise `ModelRetry` or `ToolFailed`; any other error leaves the run",
+            "`ModelRetry` and `ToolFailed` go back; any other error ends the run",
             "pydantic_ai:ModelRetry",
             "pydantic_ai.exceptions:ToolFailed",
         ),
         "langgraph, langchain": cell(
-            "`ToolNode(handle_tool_errors=...)`; `ToolErrorMiddleware`",
+            "`handle_tool_errors`; `ToolErrorMiddleware`",
             "langgraph.prebuilt:ToolNode(handle_tool_errors)",
             "langchain.agents.middleware:ToolErrorMiddleware",
         ),
@@ -150,7 +150,7 @@ TERMS: dict[str, dict[str, Cell]] = {
     },
     "run state, on disk": {
         "openai-agents": cell(
-            "`RunState.to_json`, `.from_json`, with a schema version",
+            "`to_json` of a `RunState`, with a schema version",
             "agents:RunState.to_json",
             "agents:RunState.from_json",
             "agents.run_state:CURRENT_SCHEMA_VERSION",
@@ -218,10 +218,10 @@ TERMS: dict[str, dict[str, Cell]] = {
 LACKED: dict[str, dict[str, Cell]] = {
     "calls of one message at once": {
         "openai-agents": cell(
-            "yes, `max_function_tool_concurrency`",
+            "yes; there is a limit to set",
             "agents.run_config:ToolExecutionConfig.max_function_tool_concurrency",
         ),
-        "pydantic-ai": cell("yes, unless `Tool(sequential=True)`", "pydantic_ai:Tool(sequential)"),
+        "pydantic-ai": cell("yes, unless `sequential`", "pydantic_ai:Tool(sequential)"),
         "langgraph, langchain": cell("yes, and branches: `Send`", "langgraph.types:Send"),
         "smolagents": cell(
             "yes, `max_tool_threads`", "smolagents:ToolCallingAgent(max_tool_threads)"
@@ -229,7 +229,7 @@ LACKED: dict[str, dict[str, Cell]] = {
     },
     "a transcript that is shortened": {
         "openai-agents": cell(
-            "`OpenAIResponsesCompactionSession`",
+            "a session that compacts, with OpenAI's Responses",
             "agents.memory:OpenAIResponsesCompactionSession",
         ),
         "pydantic-ai": cell(
@@ -243,10 +243,10 @@ LACKED: dict[str, dict[str, Cell]] = {
         "smolagents": NONE,
     },
     "answers of a given type": {
-        "openai-agents": cell("`Agent(output_type=...)`", "agents:Agent.output_type"),
-        "pydantic-ai": cell("`Agent(output_type=...)`", "pydantic_ai:Agent(output_type)"),
+        "openai-agents": cell("`output_type`", "agents:Agent.output_type"),
+        "pydantic-ai": cell("`output_type`", "pydantic_ai:Agent(output_type)"),
         "langgraph, langchain": cell(
-            "`create_agent(response_format=...)`",
+            "`response_format`",
             "langchain.agents:create_agent(response_format)",
         ),
         "smolagents": cell(
