@@ -2,6 +2,8 @@
 
     python -m benchmarks.overhead [--rounds N] [--peers]
 
+``--peers`` adds whichever of the libraries in requirements-peers.txt are installed, at 50 turns.
+
 The contenders take turns within each round, so that a slow moment of the machine hits all of them;
 what is printed are medians over the rounds, as ratios to the bare loop.
 """
@@ -23,6 +25,7 @@ from typing import Any
 import httpx
 
 from benchmarks.common import SYSTEM, TASK, TOOLS, bare_loop, endpoint, report
+from benchmarks.peers import LIBRARIES, Library
 from chat_client import ChatClient, Reply
 from harness import Limits, RunState, new_run, run, save
 
@@ -129,6 +132,35 @@ async def against_bare(url: str, rounds: int, directory: str) -> bool:
     return ok
 
 
+async def against_peers(url: str, rounds: int) -> bool:
+    """The harness and the installed libraries at 50 turns; the fastest of them sets the target."""
+    turns = 50
+
+    def of(library: Library) -> Contender:
+        return lambda turns: library.run(url, turns, "runaway")
+
+    installed = {name: library for name, library in LIBRARIES.items() if library.versions}
+    if not installed:
+        print("\nno peer library is installed: pip install -r requirements-peers.txt")
+        return True
+    async with (
+        httpx.AsyncClient(timeout=30, verify=False) as http,
+        ChatClient(url, "runaway", price=FREE) as client,
+    ):
+        contenders: dict[str, Contender] = {
+            "bare": lambda turns: bare_loop(http, url, turns),
+            "harness": lambda turns: harness_run(client, turns),
+        }
+        for name, library in installed.items():
+            contenders[name] = of(library)
+        each = await per_turn_ms(contenders, turns, max(3, rounds // 10))
+    print(f"\n{turns} turns beside the libraries: bare httpx loop {each['bare']:.2f} ms a turn")
+    for name in ("harness", *installed):
+        report(f"  {name}", each[name] / each["bare"], None)
+    fastest = min(each[name] for name in installed)
+    return report("  harness over the fastest library", each["harness"] / fastest, 0.1)
+
+
 async def growth() -> bool:
     early, late = await own_ms(50), await own_ms(200)
     body = await body_ms(200) - await body_ms(50)
@@ -139,9 +171,12 @@ async def growth() -> bool:
 async def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--peers", action="store_true")
     options = parser.parse_args(argv)
     with endpoint() as url, tempfile.TemporaryDirectory() as directory:
         ok = await against_bare(url, options.rounds, directory)
+        if options.peers:
+            ok &= await against_peers(url, options.rounds)
         state = await harness_run(ChatClient(url, "runaway", price=FREE), 50)
         print(
             f"\none fsync {fsync_ms(directory):.2f} ms; one save {save_ms(directory, state):.2f} ms"
