@@ -108,20 +108,21 @@ class Decision:
 class Outcome:
     """How a run in a panel ended; ``print`` it for the words.
 
-    ``stopped_by`` says who pressed Stop; ``stop_s`` how long the run then took to end, in seconds.
+    ``stopped_by`` and ``stop_reason`` say who pressed Stop; ``stop_s`` how many seconds the run
+    then took to end.
     """
 
     state: RunState
     decisions: tuple[Decision, ...] = ()
     stopped_by: By | None = None
+    stop_reason: str = ""
     stop_s: float | None = None
 
     def __str__(self) -> str:
         lines = [exit_words(self.state), spent_words(self.state)]
         lines += [str(decision) for decision in self.decisions]
-        cancelled = (self.state.interruption or {}).get("type") == "cancelled"
-        if self.stopped_by is not None and not cancelled:  # the reason does not say so
-            lines.append(f"The {self.stopped_by} pressed Stop")
+        if self.stopped_by is not None and self.stop_reason not in lines[0]:
+            lines.append(self.stop_reason[:1].upper() + self.stop_reason[1:])
         if self.state.output:
             lines.append(f"Answer: {self.state.output}")
         return "\n".join(lines)
@@ -366,7 +367,8 @@ class _Session:
         if self.problem is not None:
             raise self.problem
         state = self.panel.state
-        return Outcome(state, tuple(self.decisions), self.stopped_by, self.stop_s)
+        reason = self.signal.reason or ""
+        return Outcome(state, tuple(self.decisions), self.stopped_by, reason, self.stop_s)
 
     # The widgets. A callback of theirs may run in another thread, so it does one thing: hop.
 

@@ -294,8 +294,7 @@ def test_stop_leaves_a_call_undecided_and_start_asks_again() -> None:
         press_stop(panel)
         outcome = await panel.outcome()
         assert str(outcome) == (
-            "interrupted: delete_file waits for approval\n2 turns · $0.001570\n"
-            "The person pressed Stop"
+            "interrupted: delete_file waits for approval\n2 turns · $0.001570\nUser pressed Stop"
         )
         assert session(panel).cards == {}
         panel.start()
@@ -664,5 +663,19 @@ def test_a_tool_of_the_caller_in_a_thread_reports_to_the_panel() -> None:
         await until(lambda: session(panel).live.share == 0.5)
         press_stop(panel)
         assert (await panel.outcome()).state.status == "interrupted"
+
+    go(scenario())
+
+
+def test_a_stop_that_the_exit_does_not_mention_is_told_beside_it() -> None:
+    async def deaf(*args: Any, signal: Any, **options: Any) -> RunState:
+        return await run(*args, **options)
+
+    async def scenario() -> None:
+        panel = Desk().panel("scan", runner=deaf, reader=Reader(stop=True, delay_s=0.01))
+        panel.start()
+        words = str(await panel.outcome())
+        assert words.startswith("completed\n2 turns")
+        assert "\nThe script pressed Stop\n" in words
 
     go(scenario())
