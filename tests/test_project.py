@@ -34,3 +34,10 @@ def test_the_lessons_files_are_the_ones_that_the_figures_count() -> None:
     for name in ("errors.log", "notes.txt"):
         assert logs[name] == figures["inputs"]["files"][name].encode()
     assert len(logs["access.log"]) < len(logs["errors.log"])
+
+
+def test_the_tests_that_the_readme_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "README.md").read_text("utf-8"))
+    assert len(named) >= 10
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text("utf-8"), f"{path}::{name}"
