@@ -180,6 +180,12 @@ def test_a_broken_connection_is_broken_on_the_socket_too(
         httpx.post(f"{url}/chat/completions", json=request(stream=stream))
 
 
+def test_the_headers_of_a_fault_travel_too() -> None:
+    with serving(Provider(faults={0: http_error(429, retry_after=7)})) as url:
+        served = httpx.post(f"{url}/chat/completions", json=request())
+    assert (served.status_code, served.headers["retry-after"]) == (429, "7")
+
+
 def test_a_client_that_hangs_up_is_no_error_of_the_server(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
