@@ -186,7 +186,8 @@ STYLE = """<style>
 .run-panel .rp-alarm { border-left: 4px solid var(--jp-error-color1, Mark);
   padding-left: 0.6em; }
 .run-panel .rp-card { border-left: 4px solid var(--jp-brand-color1, Highlight);
-  padding: 0.2em 0 0.2em 0.6em; margin: 0.4em 0; overflow: hidden; }
+  padding: 0.2em 0.2em 0.3em 0.8em; margin: 0.4em 0; overflow: hidden; }
+.run-panel .rp-said { white-space: pre-wrap; }
 .run-panel .jupyter-button { height: auto; min-height: 2.2em; line-height: 1.5; width: auto;
   min-width: 7em; color: var(--jp-ui-font-color1, ButtonText); font-size: inherit;
   border: 1px solid var(--jp-ui-font-color2, ButtonText); border-radius: 3px;
@@ -234,12 +235,12 @@ def bar_html(share: float, name: str) -> str:
 def meters_html(state: RunState, limits: Limits) -> str:
     """Turns and dollars, each against its limit, in words and as a bar."""
     turns, money = limits.max_turns, limits.max_budget_usd
-    of_turns = "no limit" if turns is None else f"of {turns}"
-    of_money = "no limit" if money is None else f"of ${money:g}"
+    of_turns = ", no limit" if turns is None else f" of {turns}"
+    of_money = ", no limit" if money is None else f" of ${money:g}"
     return (
         '<div class="rp-meters">'
-        + _meter(f"Turns: {state.turns} {of_turns}", state.turns, turns)
-        + _meter(f"Money: {_dollars(state)} {of_money}", state.cost_usd, money)
+        + _meter(f"Turns: {state.turns}{of_turns}", state.turns, turns)
+        + _meter(f"Money: {_dollars(state)}{of_money}", state.cost_usd, money)
         + "</div>"
     )
 
@@ -261,7 +262,8 @@ def head_html(live: Live, limits: Limits, phase: Phase, note: str = "") -> str:
             lines.append(bar_html(live.share, "Progress of the tool"))
     if phase == "ended":
         answer = f"Answer: {state.output}" if state.output else ""
-        lines += [f"<div>{html.escape(text)}</div>" for text in (answer, next_words(state)) if text]
+        said = [text for text in (answer, next_words(state)) if text]
+        lines += [f'<div class="rp-said">{html.escape(text)}</div>' for text in said]
     if note:
         kind = ' class="rp-alarm"' if phase == "broken" else ""
         lines.append(f"<div{kind}>{html.escape(note)}</div>")

@@ -229,7 +229,7 @@ def test_a_meter_for_turns_and_one_for_money() -> None:
 
 def test_meters_without_limits_and_with_limits_of_nothing() -> None:
     unlimited = meters_html(state_with(turns=2), Limits(None, None))
-    assert "Turns: 2 no limit" in unlimited
+    assert "Turns: 2, no limit" in unlimited
     assert "progressbar" not in unlimited
     assert meters_html(state_with(), Limits(0, 0.0)).count("width:100%") == 2
 
