@@ -29,6 +29,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -456,14 +457,15 @@ def changed(change: Callable[[dict[str, Any]], Any], times: int | None = None) -
 def finish_reason(reason: str, content: str | None = None) -> Fault:
     """The completion ends with ``reason`` (``length``, ``content_filter``, ...)."""
 
+    def rewrite(message: Message) -> Message:
+        if reason == "content_filter":
+            return {"role": "assistant", "content": None}
+        return message if content is None else {**message, "content": content}
+
     def change(body: dict[str, Any]) -> None:
         body["choices"][0]["finish_reason"] = reason
-        if content is not None:
-            body["choices"][0]["message"]["content"] = content
-        if reason == "content_filter":
-            body["choices"][0]["message"] = {"role": "assistant", "content": None}
 
-    return changed(change)
+    return Fault(rewrite=rewrite, change=change)
 
 
 def no_usage() -> Fault:
@@ -620,7 +622,8 @@ class Provider:
             "object": "chat.completion",
             "created": 0,
             "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+            # A copy: what a fault changes in it must not change the script's own message.
+            "choices": [{"index": 0, "message": deepcopy(message), "finish_reason": finish}],
             "usage": usage,
         }
 

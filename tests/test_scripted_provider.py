@@ -25,6 +25,7 @@ from scripted_provider import (
     bad_arguments,
     call,
     changed,
+    count_tokens,
     cut_body,
     dropped,
     empty_choices,
@@ -474,6 +475,31 @@ def test_bad_arguments_stand_in_every_call_and_spoil_no_later_answer(raw: Any) -
         ]
         == "{}"
     )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        finish_reason("length", content="Once upon"),
+        finish_reason("content_filter"),
+        bad_arguments("{"),
+        changed(lambda body: message_of(body)["tool_calls"].clear()),
+    ],
+)
+def test_a_fault_does_not_change_the_scripts_own_message(fault: Fault) -> None:
+    """A script may return the same object again and again."""
+    same = asks(call("c1", "list_files"))
+    provider = Provider(scripts={"mine": lambda turn, tool_text: same}, faults={0: fault})
+    assert message_of(ask(provider, request(model="mine"))[1]) != asks(call("c1", "list_files"))
+    assert same == asks(call("c1", "list_files"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [(finish_reason("content_filter"), ""), (says(text("Hm.")), "Hm.")]
+)
+def test_what_is_counted_is_what_leaves(fault: Fault, words: str) -> None:
+    usage = faulty(fault)["usage"]
+    assert usage["completion_tokens"] == count_tokens(words) + count_tokens('""')
 
 
 @pytest.mark.parametrize(
