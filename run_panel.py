@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack
@@ -191,9 +192,18 @@ class RunPanel:
 _live: list[_Session] = []
 
 
+def _ipykernel() -> Any:
+    """The kernel that knows its messages: None outside a notebook, and in a page."""
+    return None if sys.platform == "emscripten" else getattr(get_ipython(), "kernel", None)
+
+
 def _this_cell() -> tuple[str, str]:
     """The cell that is being executed, as the front end names it, and this execution of it."""
-    kernel = getattr(get_ipython(), "kernel", None)
+    shell = get_ipython()
+    if sys.platform == "emscripten" and shell is not None:
+        # The kernel in a page names no cell: the same text is taken for the same cell.
+        return shell.user_ns["In"][-1], str(shell.execution_count)
+    kernel = _ipykernel()
     parent = kernel.get_parent("shell") if kernel is not None else {}
     cell = parent.get("metadata", {}).get("cellId", "")
     return cell, parent.get("header", {}).get("msg_id", "")
@@ -483,7 +493,7 @@ def _free_the_page() -> None:
     ipykernel 7.4 says so of no change that it takes while a cell is busy. Without this, a reason
     arrives as its first letter.
     """
-    kernel = getattr(get_ipython(), "kernel", None)
+    kernel = _ipykernel()
     parent = kernel.get_parent("shell") if kernel is not None else {}
     if kernel is not None and parent.get("header", {}).get("msg_type") == "comm_msg":
         for state in ("idle", "busy"):  # the cell is still busy, and the page shows the last word

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import filelock
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _RESERVED_ON_WINDOWS = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
@@ -110,18 +109,37 @@ def owning(directory: str | Path, run_id: str) -> Iterator[None]:
     """
     path = state_path(directory, run_id).with_suffix(".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
+    release = _lock(path)
+    if release is None:
+        raise RunBusyError(
+            f"run {run_id} is being continued elsewhere; nothing was changed. "
+            "Wait for that one to end, then load the run again"
+        )
+    try:
+        yield
+    finally:
+        release()
+
+
+_held_in_this_page: set[Path] = set()
+
+
+def _lock(path: Path) -> Callable[[], None] | None:
+    """Lock a file: what unlocks it again, or None when somebody else has it."""
+    if sys.platform == "emscripten":  # a page: no other process, and no lock of a system
+        if path in _held_in_this_page:
+            return None
+        _held_in_this_page.add(path)
+        return lambda: _held_in_this_page.discard(path)
+
+    import filelock  # here, because in a page it warns that it has no lock to offer
+
     lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise RunBusyError(
-            f"run {run_id} is being continued elsewhere; nothing was changed. "
-            "Wait for that one to end, then load the run again"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+        return None
+    return lock.release
 
 
 # --- the trace ----------------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+"""What the modules do differently in a page, where Python has no threads, processes or locks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import run_panel
+from abort_signal import AbortSignal
+from run_store import RunBusyError, owning
+from tool_calls import Tool, ToolContext, execute
+
+
+@pytest.fixture(autouse=True)
+def in_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "emscripten")
+    monkeypatch.setitem(sys.modules, "filelock", None)  # importing it would fail
+
+
+def test_a_run_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    with owning(tmp_path, "n1"):
+        busy = pytest.raises(RunBusyError, match="run n1 is being continued elsewhere")
+        with busy, owning(tmp_path, "n1"):
+            pass
+        with owning(tmp_path, "n2"):
+            pass
+    with owning(tmp_path, "n1"):  # and it can be had again
+        pass
+
+
+def test_a_failure_gives_the_run_back(tmp_path: Path) -> None:
+    with pytest.raises(LookupError), owning(tmp_path, "n1"):
+        raise LookupError
+    with owning(tmp_path, "n1"):
+        pass
+
+
+def test_a_plain_function_runs_inline() -> None:
+    def where(args: dict[str, Any], ctx: ToolContext) -> str:
+        return threading.current_thread().name
+
+    ctx = ToolContext(AbortSignal(), lambda label: None, "run", "c1", "c1")
+    outcome = asyncio.run(execute(Tool("where", "Where?", None, where), {}, ctx))
+    assert outcome.value == threading.main_thread().name
+
+
+def test_a_cell_is_known_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel in a page does not say which cell it runs."""
+    shell = SimpleNamespace(user_ns={"In": ["", "panel.start()"]}, execution_count=7)
+    monkeypatch.setattr(run_panel, "get_ipython", lambda: shell)
+    assert run_panel._this_cell() == ("panel.start()", "7")
