@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from abort_signal import AbortSignal, either, ends_in_time, give_up
+from abort_signal import AbortSignal, abandon, either, ends_in_time, give_up
 from limits import Account, Limits, StopCondition, bill_for, budget, deadline, turn_cap
 from run_state import (
     STATE_VERSION,
@@ -325,7 +325,7 @@ class _Run:
             if not await ends_in_time(task, self.signal):
                 await give_up(task)
         finally:
-            task.cancel()  # of no effect once it is done
+            abandon(task)  # of no effect once it is done
         if not task.done() or task.cancelled():
             return self.cancelled("the request was cancelled")
         if problem := task.exception():

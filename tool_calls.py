@@ -336,8 +336,12 @@ async def execute(tool: Tool, args: dict[str, Any], ctx: ToolContext) -> Outcome
                 cut_by = "abort" if signal.aborted else "timeout"
                 signal.abort(f"{tool.name} ran longer than {tool.timeout_s} s")
                 await give_up(task)
+        except asyncio.CancelledError:  # the task around us: what we started ends before we do
+            signal.abort("the task was cancelled")
+            await give_up(task)
+            raise
         finally:
-            if not task.done():  # it ignores us, or the task around us was cancelled
+            if not task.done():
                 signal.abort("nobody waits for this call any more")
                 abandon(task)
         return _outcome(task, cut_by)
