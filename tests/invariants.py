@@ -231,11 +231,15 @@ def check_trace(record: Record) -> None:
 
 
 def _paused_children(state: RunState) -> Iterator[CallKey]:
-    """Calls that a stopped child run leaves open: it goes on later, under the same start."""
-    for call_id in _open_ids(state):
-        if call_id in state.children:
+    """Calls with a child run that stopped before they were answered: it goes on under one start.
+
+    A new message of the user can close such a call; then it never gets a result.
+    """
+    still_open = _open_ids(state)
+    for call_id, child in state.children.items():
+        if call_id in still_open or child.status not in ("completed", "failed"):
             yield state.run_id, call_id
-            yield from _paused_children(state.children[call_id])
+        yield from _paused_children(child)
 
 
 def check_segment(events: Sequence[Mapping[str, Any]], run_id: str) -> None:

@@ -100,6 +100,7 @@ class Rig:
         self.repeats: Counter[invariants.CallKey] = Counter()
         self.events: list[dict[str, Any]] = []
         self.kills = 0
+        self.on_event: Callable[[dict[str, Any]], None] | None = None  # for one segment
         self.signal = AbortSignal()
         self._at_signal: tuple[tuple[int, int], float] | None = None
         self.tools = [self.counted(tool) for tool in (*self._standard_tools(), *tools)]
@@ -187,10 +188,12 @@ class Rig:
             **self.options,
             **options,
         }
-        result = await run(self.state, self.tools, self.client, **options)
-        ended = time.monotonic()
-        if watcher is not None:
-            watcher.cancel()
+        try:
+            result = await run(self.state, self.tools, self.client, **options)
+        finally:
+            ended, self.on_event = time.monotonic(), None
+            if watcher is not None:
+                watcher.cancel()
         assert result is self.state
         if not was_final:
             invariants.check_segment(self.events[first:], self.state.run_id)
@@ -224,6 +227,8 @@ class Rig:
 
     def note_event(self, event: dict[str, Any]) -> None:
         self.events.append(json.loads(json.dumps(event, allow_nan=False)))
+        if self.on_event is not None:
+            self.on_event(event)
 
     def stop(self, reason: str = "the user pressed Stop") -> None:
         """Set the signal, and remember what had been sent and started by then."""
