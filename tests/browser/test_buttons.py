@@ -200,6 +200,7 @@ def test_a_loaded_run_is_approved_after_its_kernel_is_gone(open_notebook: Opener
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_run_all_with_nobody_clicking(open_notebook: Opener, front_end: FrontEnd) -> None:
     page = open_notebook("unattended.ipynb", front_end)
+    page.run_cells("imports")
     page.menu("Run", "Run All Cells")
     page.wait_for_cell("told")
     outcome = page.output("delete-unattended-outcome")

@@ -114,11 +114,17 @@ SHORT_PATIENCE = "import os\nos.environ['WORKBOOK_READER_DELAY_S'] = '0.5'"
 
 
 def write_notebooks(directory: Path) -> None:
-    """The tests' notebooks, and of each chapter a copy whose scripted reader is impatient."""
+    """The tests' notebooks, and of each chapter a copy whose scripted reader is impatient.
+
+    The copies have no outputs, so that no stored one is taken for a new one.
+    """
     _write(directory / "panels.ipynb", CELLS)
     _write(directory / "unattended.ipynb", {name: CELLS[name] for name in UNATTENDED})
     for path in (directory / "notebooks").glob("*.ipynb"):
         chapter = nbformat.read(path, as_version=4)
+        for cell in chapter["cells"]:
+            if cell["cell_type"] == "code":
+                cell.update(outputs=[], execution_count=None)
         chapter["cells"].insert(0, new_code_cell(SHORT_PATIENCE, id="short-patience"))
         nbformat.write(chapter, path.with_name(f"unattended_{path.name}"))
 
