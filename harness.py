@@ -90,7 +90,7 @@ __all__ = [
 
 # So many turns in a row of nothing but calls that cannot be executed end the run as failed.
 MAX_INVALID_TURNS = 3
-MAX_LABEL_CHARS = 500
+MAX_LABEL_CHARS, MAX_ERROR_CHARS = 500, 2_000
 
 # --- the loop -----------------------------------------------------------------------------------
 
@@ -130,10 +130,6 @@ class _Exit:
     interruption: dict[str, Any] | None = None
     output: str = ""
     error: str | None = None
-
-    @property
-    def reason(self) -> str:
-        return (self.interruption or {}).get("type") or self.error or "answered"
 
     def spoilt_by(self, problem: Exception) -> _Exit:
         """Failed, with the first thing that went wrong."""
@@ -289,11 +285,13 @@ class _Run:
         return _Exit("interrupted", {"type": "cancelled", "reason": reason})
 
     def conclude(self, exit: _Exit) -> None:
-        self.state.status, self.state.interruption = exit.status, exit.interruption
-        self.state.output, self.state.error = exit.output, exit.error
+        state = self.state
+        state.status, state.interruption, state.output = exit.status, exit.interruption, exit.output
+        state.error = exit.error and excerpt(exit.error, MAX_ERROR_CHARS)
 
     def finish(self, exit: _Exit) -> None:
         """Put the exit into the state, the file and the trace, each even if another one fails."""
+        state = self.state
         self.conclude(exit)
         try:
             self.save()
@@ -301,8 +299,13 @@ class _Run:
             exit = exit.spoilt_by(problem)
             self.conclude(exit)
         try:
-            details = {"status": exit.status, "reason": exit.reason, "turns": self.state.turns}
-            self.emit("run_stopped", **details, costUsd=self.state.cost_usd)
+            self.emit(
+                "run_stopped",
+                status=state.status,
+                reason=(state.interruption or {}).get("type") or state.error or "answered",
+                turns=state.turns,
+                costUsd=state.cost_usd,
+            )
         except Exception as problem:
             self.conclude(exit.spoilt_by(problem))
             with suppress(Exception):
@@ -356,18 +359,20 @@ class _Run:
         exit = self.exit_after(reply, message)
         if exit is not None:
             self.conclude(exit)
-        self.save()
-        self.emit(
-            "turn",
-            turn=state.turns,
-            prompt_tokens=bill.prompt_tokens,
-            completion_tokens=bill.completion_tokens,
-            total_tokens=bill.prompt_tokens + bill.completion_tokens,
-            costUsd=state.cost_usd,
-            finish=reply.finish_reason,
-            ms=ms,
-            costBasis=bill.basis,
-        )
+        try:
+            self.save()
+        finally:  # it is paid for, even if it could not be saved
+            self.emit(
+                "turn",
+                turn=state.turns,
+                prompt_tokens=bill.prompt_tokens,
+                completion_tokens=bill.completion_tokens,
+                total_tokens=bill.prompt_tokens + bill.completion_tokens,
+                costUsd=state.cost_usd,
+                finish=reply.finish_reason,
+                ms=ms,
+                costBasis=bill.basis,
+            )
         return exit
 
     def exit_after(self, reply: Reply, message: Message) -> _Exit | None:

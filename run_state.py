@@ -244,11 +244,11 @@ def _from_dict(saved: dict[str, Any]) -> RunState:
             "harness that wrote it"
         )
     children = {key: _from_dict(child) for key, child in saved["children"].items()}
-    state = RunState(**{**saved, "children": children})
+    saved = {**saved, "children": children}
     for name, hint in get_type_hints(RunState).items():
-        if not _fits(getattr(state, name), hint):
-            raise TypeError(f"{name} is {getattr(state, name)!r:.80}")
-    return state
+        if not _fits(saved[name], hint):
+            raise TypeError(f"{name} is {saved[name]!r:.80}")
+    return RunState(**saved)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -269,7 +269,11 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def write_state(state: RunState, directory: str | Path, *, sync_name: bool = True) -> Path:
-    """Save without a look at what is there: for whoever holds the lock."""
+    """Save without a look at what is there: for whoever holds the lock.
+
+    It writes the whole state, which is what the next request sends anyway. There are two saves a
+    turn and two more for each side effect, so what is saved grows with a run as its requests do.
+    """
     path = state_path(directory, state.run_id)
     state.revision += 1
     try:

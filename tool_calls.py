@@ -196,8 +196,8 @@ def _as_text(result: Any) -> str:
 def error_text(error: BaseException) -> str:
     """An error's words; its type when it has none."""
     with suppress(Exception):
-        if said := str(error).strip():
-            return clean_text(said)
+        if said := clean_text(str(error)).strip():
+            return said
     return type(error).__name__
 
 
