@@ -1,0 +1,387 @@
+"""Saves: atomic, durable, checked when they are read, and never the larger part of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import run_state
+from harness import (
+    Limits,
+    RunBusyError,
+    RunState,
+    RunStoreError,
+    load,
+    new_run,
+    run,
+    save,
+)
+from run_state import STATE_VERSION
+from run_store import write_atomically
+from scripted_provider import asks, call, text
+from tests.rig import Rig, client_of
+
+STATES = Path(__file__).parent / "states"
+
+# --- a save that fails ----------------------------------------------------------------------------
+
+
+class HalfWritten(io.TextIOWrapper):
+    """A file on a disk that is full after half of the bytes."""
+
+    def write(self, written: str) -> int:
+        super().write(written[: len(written) // 2])
+        self.flush()
+        raise OSError(28, "No space left on device")
+
+
+@contextmanager
+def disk_full() -> Iterator[None]:
+    def fdopen(handle: int, mode: str, encoding: str) -> HalfWritten:
+        return HalfWritten(io.FileIO(handle, mode), encoding=encoding)
+
+    with mock.patch("os.fdopen", fdopen):
+        yield
+
+
+def failing(name: str) -> Any:
+    return mock.patch(name, side_effect=OSError(5, "Input/output error"))
+
+
+BROKEN_DISKS: dict[str, Callable[[], Any]] = {
+    "half of the bytes": disk_full,
+    "fsync": lambda: failing("os.fsync"),
+    "replace": lambda: failing("pathlib.Path.replace"),
+    "mkstemp": lambda: failing("tempfile.mkstemp"),
+    "interrupted": lambda: mock.patch("os.fsync", side_effect=KeyboardInterrupt),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_DISKS)
+def test_a_save_that_fails_leaves_the_version_before(how: str, tmp_path: Path) -> None:
+    state = new_run("", "Do it.", "r1")
+    save(state, tmp_path)
+    before = load(tmp_path, "r1")
+    state.output = "newer"
+    with BROKEN_DISKS[how](), pytest.raises((OSError, KeyboardInterrupt)):
+        save(state, tmp_path)
+    assert load(tmp_path, "r1") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r1.json", "r1.lock"]
+    assert state.revision == before.revision  # what was not saved does not count as newer
+    save(state, tmp_path)
+    assert load(tmp_path, "r1").output == "newer"
+
+
+def test_a_failed_save_does_not_outrank_what_another_process_saved(tmp_path: Path) -> None:
+    ours = new_run("", "Do it.", "r1")
+    save(ours, tmp_path)
+    theirs = load(tmp_path, "r1")
+    with BROKEN_DISKS["fsync"](), pytest.raises(OSError, match="Input/output"):
+        save(ours, tmp_path)
+    save(theirs, tmp_path)
+    with pytest.raises(RunBusyError, match="newer than this copy"):
+        save(ours, tmp_path)
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
+    """Write, fsync, replace, and then fsync the directory, which holds the name."""
+    steps: list[str] = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        kind = "directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        steps.append(f"fsync the {kind}")
+        real_fsync(descriptor)
+
+    def replace(path: Path, target: Path) -> Path:
+        steps.append("replace")
+        return real_replace(path, target)
+
+    with mock.patch("os.fsync", fsync), mock.patch("pathlib.Path.replace", replace):
+        save(new_run("", "Do it.", "r1"), tmp_path)
+    directory = [] if os.name == "nt" else ["fsync the directory"]
+    assert steps == ["fsync the file", "replace", *directory]
+
+
+# --- a disk that fails in the middle of a run -----------------------------------------------------
+
+MAIL = call("m1", "send_mail", {"text": "hello"})
+ADD = call("a1", "add_note", {"text": "a"})
+
+
+def disk_failing_at(numbers: range) -> Any:
+    """Saves fail whose number, counted from 0, is among these."""
+    write, count = write_atomically, [-1]
+
+    def sometimes(path: Path, written: str, **options: bool) -> None:
+        count[0] += 1
+        if count[0] in numbers:
+            raise OSError(28, "No space left on device")
+        write(path, written, **options)
+
+    return mock.patch("run_state.write_atomically", sometimes)
+
+
+@pytest.mark.parametrize("goes_on_failing", [False, True])
+@pytest.mark.parametrize("number", range(8))
+def test_whichever_save_fails_nothing_happens_twice(
+    number: int, goes_on_failing: bool, tmp_path: Path
+) -> None:
+    rig = Rig(asks(ADD, MAIL), text("ok"), store=tmp_path)
+    save(rig.state, tmp_path)
+    with disk_failing_at(range(number, 999 if goes_on_failing else number + 1)):
+        rig.run()
+        if rig.waiting():
+            rig.approve("m1")
+            rig.run()
+    if rig.state.status == "failed":
+        assert "No space left" in (rig.state.error or "")
+    for one in rig.effects:  # nothing was started that is not on record as started
+        assert one.partition(":")[2] in load(tmp_path, "rig").started
+    # Whatever the file holds, the run goes on from there.
+    rig.state = load(tmp_path, "rig")
+    rig.kills += 1
+    if rig.state.status == "failed":
+        rig.follow_up("go on")
+    for _ in range(4):
+        for path in rig.waiting():
+            if "note" in (rig.state.interruption or {}):
+                rig.reject(path, "once is enough")
+            else:
+                rig.approve(path)
+        rig.run()
+    assert rig.state.status == "completed"
+    assert all(times == 1 for times in rig.executions.values())
+
+
+def test_a_start_that_could_not_be_saved_is_no_start(tmp_path: Path) -> None:
+    rig = Rig(asks(ADD), text("ok"), store=tmp_path)
+    with disk_failing_at(range(1, 2)):  # 0 is the answer, 1 the start
+        rig.run()
+    assert (rig.state.status, rig.effects, rig.state.started) == ("failed", [], [])
+    rig.follow_up("and now?")
+    assert rig.told("a1").startswith("Not executed")
+
+
+# --- files that cannot be read --------------------------------------------------------------------
+
+
+def saved(directory: Path) -> dict[str, Any]:
+    """A state as it is saved, with a child that waits for a person."""
+    rig = Rig(asks(call("p1", "ask_child", {"task": "go"})), store=directory)
+    rig.add_child("ask_child", asks(MAIL))
+    rig.run()
+    state: dict[str, Any] = json.loads((directory / "rig.json").read_text("utf-8"))
+    return state
+
+
+def refused(directory: Path, words: str) -> None:
+    """Loading, saving over it and running on it are refused, and the file stays as it is."""
+    file = directory / "rig.json"
+    before = file.read_bytes()
+    with pytest.raises(RunStoreError, match=words) as caught:
+        load(directory, "rig")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600 + len(str(directory))
+    for attempt in (
+        lambda state: save(state, directory),
+        lambda state: asyncio.run(run(state, [], client_of(), store=directory)),
+    ):
+        state = new_run("", "Do it.", "rig")
+        state.revision = 10**6
+        with pytest.raises(RunStoreError, match=words):
+            attempt(state)
+        assert state.status == "running"
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.5, 0.9, 0.999])
+def test_a_file_that_was_cut_is_damaged(part: float, tmp_path: Path) -> None:
+    saved(tmp_path)
+    file = tmp_path / "rig.json"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * part)])
+    refused(tmp_path, "is damaged")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"null", b"[]", b"17", b'"x"', b"\xff\xfe", b"{}", b"\x00" * 100, b"[" * 100_000, b"{'a': 1}"],
+    ids=repr,
+)
+def test_a_file_of_something_else_is_damaged(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rig.json").write_bytes(raw)
+    refused(tmp_path, "is damaged")
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a field is missing": lambda state: state.pop("started"),
+    "a field too many": lambda state: state.update(surprise=1),
+    "messages are a string": lambda state: state.update(messages="x"),
+    "a message is a string": lambda state: state["messages"].append("x"),
+    "turns are a string": lambda state: state.update(turns="3"),
+    "turns are true": lambda state: state.update(turns=True),
+    "turns are negative": lambda state: state.update(turns=-1),
+    "the cost is negative": lambda state: state.update(cost_usd=-0.01),
+    "the cost is NaN": lambda state: state.update(cost_usd=float("nan")),
+    "the cost is infinite": lambda state: state.update(cost_usd=float("inf")),
+    "the status is unknown": lambda state: state.update(status="paused"),
+    "approved holds a number": lambda state: state.update(approved=[1]),
+    "rejected is a list": lambda state: state.update(rejected=[]),
+    "the interruption is a string": lambda state: state.update(interruption="x"),
+    "the revision is null": lambda state: state.update(revision=None),
+    "children are a list": lambda state: state.update(children=[]),
+    "a child is damaged": lambda state: state["children"]["p1"].pop("messages"),
+    "a child's cost is NaN": lambda state: state["children"]["p1"].update(cost_usd=float("nan")),
+    "it holds another run": lambda state: state.update(run_id="other"),
+    "it holds a path": lambda state: state.update(run_id="../rig"),
+    "no version": lambda state: state.pop("version"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_with_a_wrong_field_is_damaged(name: str, tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    CHANGES[name](state)
+    (tmp_path / "rig.json").write_text(json.dumps(state), "utf-8")
+    refused(tmp_path, "is damaged")
+
+
+@pytest.mark.parametrize("version", [0, 2, 99, -1, "1", None, 1.5])
+def test_an_unknown_version_is_refused_in_one_line(version: Any, tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    state["version"] = version
+    (tmp_path / "rig.json").write_text(json.dumps(state), "utf-8")
+    refused(tmp_path, f"state version {version!r}; this harness reads versions 1 to 1")
+
+
+def test_a_run_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RunStoreError, match=r"no saved run r1 in "):
+        load(tmp_path, "r1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_may_not_be_read_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "r1.json").mkdir()
+    with pytest.raises(RunStoreError, match="cannot be read"):
+        load(tmp_path, "r1")
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(STATES.glob("v*.json")), ids=lambda path: path.stem)
+def test_a_state_of_each_version_loads_and_goes_on(path: Path, tmp_path: Path) -> None:
+    shutil.copy(path, tmp_path / "rig.json")
+    rig = Rig(asks(call("p1", "ask_child", {"task": "go"})), text("all done"), store=tmp_path)
+    rig.add_child("ask_child", asks(MAIL), text("sent"))
+    rig.state = load(tmp_path, "rig")
+    assert rig.state.version == STATE_VERSION
+    rig.kills += 1  # its trace is not here
+    rig.approve("p1/m1")
+    rig.run()
+    assert (rig.state.status, rig.state.output) == ("completed", "all done")
+    assert rig.effects == ["send_mail:m1"]
+
+
+def test_the_present_version_is_among_them_and_has_every_field() -> None:
+    """Whoever changes RunState raises STATE_VERSION, adds a migration, and keeps a state of it.
+
+    To make it: ``(STATES / "vN.json").write_text(json.dumps(saved(directory), indent=1))``.
+    """
+    newest = json.loads((STATES / f"v{STATE_VERSION}.json").read_text("utf-8"))
+    assert list(newest) == [field.name for field in fields(RunState)]
+    assert list(newest["children"]["p1"]) == list(newest)
+
+
+def test_each_version_before_has_its_migration() -> None:
+    assert set(run_state.MIGRATIONS) == set(range(1, STATE_VERSION))
+
+
+def test_an_older_version_is_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if this were version 3, and 1 had called its output ``answer``, and 2 ``result``."""
+    state = saved(tmp_path)
+    for one in (state, state["children"]["p1"]):
+        one["answer"] = one.pop("output")
+    (tmp_path / "rig.json").write_text(json.dumps(state), "utf-8")
+
+    def to_2(old: dict[str, Any]) -> dict[str, Any]:
+        new = {**old, "version": 2, "result": old["answer"]}
+        del new["answer"]
+        return new
+
+    def to_3(old: dict[str, Any]) -> dict[str, Any]:
+        new = {**old, "version": 3, "output": old["result"]}
+        del new["result"]
+        return new
+
+    monkeypatch.setattr(run_state, "MIGRATIONS", {1: to_2, 2: to_3})
+    monkeypatch.setattr(run_state, "STATE_VERSION", 3)
+    loaded = load(tmp_path, "rig")
+    assert (loaded.version, loaded.children["p1"].version) == (3, 3)
+    assert loaded.children["p1"].interruption is not None
+    save(loaded, tmp_path)
+    assert load(tmp_path, "rig") == loaded
+
+
+def test_a_migration_that_fails_is_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path)
+    monkeypatch.setattr(run_state, "MIGRATIONS", {1: lambda old: {"version": 2, "x": old["y"]}})
+    monkeypatch.setattr(run_state, "STATE_VERSION", 2)
+    with pytest.raises(RunStoreError, match="is damaged"):
+        load(tmp_path, "rig")
+
+
+# --- what a save costs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns", [10, 40])
+def test_a_save_writes_little_more_than_the_next_request_sends(turns: int, tmp_path: Path) -> None:
+    """So its cost grows with the run as the requests' does, and is never the larger part."""
+    notes = [asks(call(f"n{n}", "read_note", {"id": 1})) for n in range(turns)]
+    written: list[int] = []
+    write = write_atomically
+
+    def note(path: Path, saved: str, **options: bool) -> None:
+        written.append(len(saved))
+        write(path, saved, **options)
+
+    rig = Rig(*notes, store=tmp_path)
+    with mock.patch("run_state.write_atomically", note):
+        rig.run(limits=Limits(max_turns=turns))
+    sent = [len(json.dumps(exchange.request)) for exchange in rig.exchanges]
+    assert len(sent) == turns
+    assert len(written) == 2 * turns  # an answer, and what its calls returned
+    assert sum(written) < 2.5 * sum(sent)
+    assert max(written) < 1.5 * max(sent)
+
+
+def test_reads_are_saved_together_and_each_effect_by_itself(tmp_path: Path) -> None:
+    reads = [call(f"n{n}", "read_note", {"id": 1}) for n in range(5)]
+    adds = [call(f"a{n}", "add_note", {"text": "a"}) for n in range(3)]
+    for calls, saves in ((reads, 1), (adds, 2 * 3 + 1)):
+        rig = Rig(asks(*calls), text("ok"), store=tmp_path / str(saves))
+        rig.run()
+        # Beside these: one save for each of two answers, and one at the end.
+        assert rig.state.revision == saves + 3
+
+
+def test_what_is_saved_is_the_state(tmp_path: Path) -> None:
+    saved(tmp_path)
+    assert asdict(load(tmp_path, "rig")) == json.loads((tmp_path / "rig.json").read_text("utf-8"))
