@@ -19,6 +19,9 @@ def pytest_configure() -> None:
     no_network.install_in_children()
     # Nobody sits at the buttons: the scripted reader acts, and does not keep the tests waiting.
     os.environ.setdefault("WORKBOOK_READER_DELAY_S", READER_DELAY_S)
+    # Stored outputs are those without a model; whoever has one running tests without it too.
+    for name in ("LLM_BASE_URL", "LLM_MODEL", "LLM_API_KEY"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)
