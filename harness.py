@@ -163,6 +163,9 @@ async def run(
     a damaged file in ``store``; OSError for a ``store`` or ``trace`` that cannot be opened. When
     the task around it is cancelled, it leaves the state interrupted and saved, and lets go.
 
+    With a ``store`` a side effect happens at most once for each call, over crashes, resumes and
+    processes; without one, only within this process.
+
     ``dedupe`` answers a repeated read-only call from memory (``"all"``: any call, which swallows
     writes). ``parent`` makes this a child run of the tool call in whose ``run`` it is started: it
     spends the parent's money, obeys its signal too, and writes to its trace and its store.
@@ -231,6 +234,7 @@ class _Run:
     tool_error_text: Callable[[BaseException], str]
     store: str | Path | None
     parent: _Run | None
+    asked: set[str] = field(default_factory=set)  # of a person; undecided, they do not run
     seen: dict[str, str] = field(default_factory=dict)
     callback_error: Exception | None = None
     over: bool = False
@@ -238,6 +242,7 @@ class _Run:
     # The loop: stop if something says so, settle open calls, and only then ask the model.
 
     async def to_exit(self) -> None:
+        self.asked = {call["call_id"] for call in waiting_calls(self.state)}
         self.state.status, self.state.interruption = "running", None
         try:
             while True:
@@ -287,7 +292,7 @@ class _Run:
     def conclude(self, exit: _Exit) -> None:
         state = self.state
         state.status, state.interruption, state.output = exit.status, exit.interruption, exit.output
-        state.error = exit.error and excerpt(exit.error, MAX_ERROR_CHARS)
+        state.error = exit.error and excerpt(clean_text(exit.error), MAX_ERROR_CHARS)
 
     def finish(self, exit: _Exit) -> None:
         """Put the exit into the state, the file and the trace, each even if another one fails."""
@@ -369,7 +374,7 @@ class _Run:
                 completion_tokens=bill.completion_tokens,
                 total_tokens=bill.prompt_tokens + bill.completion_tokens,
                 costUsd=state.cost_usd,
-                finish=reply.finish_reason,
+                finish=excerpt(clean_text(reply.finish_reason)),
                 ms=ms,
                 costBasis=bill.basis,
             )
@@ -418,7 +423,7 @@ class _Run:
             self.answer(call, str(problem), ok=False, executed=False)
             return None
         if self.needs_person(call, tool, args):
-            return self.ask_person()
+            return self.ask_person(call)
         key = tool.name + json.dumps(args, sort_keys=True)
         if key in self.seen:
             self.answer(call, self.seen[key], ok=True, executed=False, cached=True)
@@ -428,14 +433,16 @@ class _Run:
     def needs_person(self, call: Call, tool: Tool, args: dict[str, Any]) -> bool:
         if self.outcome_unknown(call, tool):
             return True
-        return call["id"] not in self.state.approved and tool.wants_approval(args)
+        if call["id"] in self.state.approved:
+            return False
+        return call["id"] in self.asked or tool.wants_approval(args)
 
     def outcome_unknown(self, call: Call, tool: Tool) -> bool:
         """It was started, has no result, and must not happen twice."""
         return call["id"] in self.state.started and not tool.safe_to_repeat
 
-    def ask_person(self) -> _Exit:
-        """Stop, with every open call that a person must decide on."""
+    def ask_person(self, first: Call) -> _Exit:
+        """Stop, with every open call that a person must decide on: the first one and later ones."""
         waiting = []
         for call in pending(self.state):
             if call["id"] in self.state.rejected:
@@ -444,7 +451,7 @@ class _Run:
                 tool, args = check_call(call, self.tools)
             except BadCallError:  # settled in words when its turn comes
                 continue
-            if not self.needs_person(call, tool, args):
+            if call is not first and not self.needs_person(call, tool, args):
                 continue
             item = {"call_id": call["id"], "tool_name": tool.name, "args": args}
             if self.outcome_unknown(call, tool):
@@ -542,7 +549,7 @@ class _Run:
                 why = "it may have had a partial effect"
                 self.answer(call, f"Interrupted while it ran: {why}.", ok=False, ms=ms)
             case _, "timeout":
-                effect = "" if tool.safe_to_repeat else " and may have had a partial effect"
+                effect = "" if tool.read_only else " and may have had a partial effect"
                 why = f"no result after {tool.timeout_s:g} s; it was stopped{effect}"
                 return self.record_error(call, TimeoutError(why), ms)
             case _:

@@ -271,8 +271,9 @@ def _fits(value: Any, hint: Any) -> bool:
 def write_state(state: RunState, directory: str | Path, *, sync_name: bool = True) -> Path:
     """Save without a look at what is there: for whoever holds the lock.
 
-    It writes the whole state, which is what the next request sends anyway. There are two saves a
-    turn and two more for each side effect, so what is saved grows with a run as its requests do.
+    It writes the whole state: what the next request sends, and the transcripts of child runs.
+    There are two saves a turn and two more for each side effect, so what is written grows with a
+    run as its requests do, and is never the larger part.
     """
     path = state_path(directory, state.run_id)
     state.revision += 1
