@@ -15,10 +15,11 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 WHY = {
-    "needs-process": "starts a process of its own, which a page cannot",
-    "needs-thread": "runs a tool in a thread, which a page does not have",
-    "needs-socket": "opens a socket, which a page cannot",
-    "needs-package": "uses a package that is not in this edition",
+    "needs-process": "needs a process of its own, which a page cannot start",
+    "needs-thread": "needs a thread, and a page has none",
+    "needs-socket": "needs a socket, which a page cannot open",
+    "needs-disk": "measures a disk, and a page keeps its files in memory",
+    "needs-package": "needs a package that is not in this edition",
 }
 
 

