@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from abort_signal import AbortSignal, abandon, either, ends_in_time, give_up
 from limits import Account, Limits, StopCondition, bill_for, budget, deadline, turn_cap
 from run_state import (
+    RESUMABLE,
     STATE_VERSION,
     Call,
     Message,
@@ -188,7 +189,7 @@ async def run(
     with ExitStack() as stack:
         stack.enter_context(claimed(state))
         if store is not None:
-            stack.enter_context(owning(store, state.run_id))
+            store = stack.enter_context(owning(store, state.run_id))
             refuse_older(state, store)
         this = _Run(
             state=state,
@@ -212,6 +213,8 @@ async def run(
 
 def _named(condition: StopCondition | Callable[[RunState], bool]) -> StopCondition:
     if isinstance(condition, StopCondition):
+        if condition.status not in RESUMABLE:
+            raise ValueError(f"a stop condition cannot make a run {condition.status}")
         return condition
     return StopCondition(getattr(condition, "__name__", "stop condition"), condition)
 

@@ -244,8 +244,10 @@ def test_an_error_of_nothing_but_control_characters_was_blank() -> None:
 @pytest.mark.parametrize("status", ["completed", "failed", "running", "paused"])
 def test_a_stop_condition_cannot_make_a_run_final(status: Any) -> None:
     """It left a completed run with an interruption and without an output."""
+    rig = Rig(text("ok"))
     with pytest.raises(ValueError, match=f"cannot make a run {status}"):
-        StopCondition("mine", lambda state: True, status)
+        rig.run(stop_when=[StopCondition("mine", lambda state: True, status)])
+    assert rig.state.turns == 0
 
 
 def test_a_budget_among_the_stop_conditions_did_not_hold_children() -> None:
@@ -271,6 +273,23 @@ def test_a_failed_save_counted_as_a_revision(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             save(state, tmp_path)
     assert state.revision == load(tmp_path, "r1").revision == 1
+
+
+def test_a_tool_that_changes_the_directory_does_not_move_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note of a start went to another file than the one that a resume would read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    def moves(args: dict[str, Any], ctx: ToolContext) -> str:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        return "moved"
+
+    rig = Rig(asks(call("c1", "moves"), ADD), text("ok"), tools=[tool("moves", moves)])
+    rig.run(store="runs", trace=rig.note_event)
+    assert load(tmp_path / "runs", "rig") == rig.state
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_state_without_the_list_of_its_starts_was_loaded(tmp_path: Path) -> None:
