@@ -470,12 +470,21 @@ class _Card:
         )
         self.approve = ipywidgets.Button(description="Approve", tooltip=f"Approve {name}")
         self.reject = ipywidgets.Button(description="Reject", tooltip=f"Reject {name}")
-        self.reason.observe(session.hop(session.person_types), "value")
+        self.reason.observe(session.hop(self.type), "value")
         self.approve.on_click(session.hop(self.press, True))
         self.reject.on_click(session.hop(self.press, False))
         text = ipywidgets.HTML(call_html(call))
         buttons = ipywidgets.HBox([self.approve, self.reject])
         self.box = ipywidgets.VBox([text, self.reason, buttons]).add_class("rp-card")
+
+    def type(self) -> None:
+        """The first letter tells that somebody is there; what follows comes when the field is left.
+
+        A page sends a click at once, and a change only after the last one was taken. On a busy
+        machine a click on Reject would overtake the end of a reason that came letter by letter.
+        """
+        self.reason.continuous_update = False
+        self.session.person_types()
 
     def press(self, approved: bool) -> None:
         reason = "" if approved else self.reason.value.strip()

@@ -102,12 +102,13 @@ def _refuse_constant(name: str) -> None:
 
 
 @contextmanager
-def owning(directory: str | Path, run_id: str) -> Iterator[None]:
+def owning(directory: str | Path, run_id: str) -> Iterator[Path]:
     """Be the only one to continue this run. Raises RunBusyError at once when somebody else is.
 
-    The operating system holds the lock for the process, so a dead owner does not keep it.
+    The operating system holds the lock for the process, so a dead owner does not keep it. Gives
+    the directory as an absolute path: a tool that changes the working directory does not move it.
     """
-    path = state_path(directory, run_id).with_suffix(".lock")
+    path = state_path(directory, run_id).absolute().with_suffix(".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     release = _lock(path)
     if release is None:
@@ -116,7 +117,7 @@ def owning(directory: str | Path, run_id: str) -> Iterator[None]:
             "Wait for that one to end, then load the run again"
         )
     try:
-        yield
+        yield path.parent
     finally:
         release()
 

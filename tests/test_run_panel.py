@@ -420,8 +420,10 @@ def test_the_script_leaves_the_decision_to_a_person_who_types() -> None:
         cell = asyncio.create_task(panel.outcome())
         await until_waiting(panel)
         assert "a script decides" in session(panel)._note()
-        session(panel).cards["c2"].reason.value = "b"
+        reason = session(panel).cards["c2"].reason
+        reason.value = "b"
         await until(lambda: "You are typing" in session(panel)._note())
+        assert not reason.continuous_update  # the rest comes whole, before the click
         await asyncio.sleep(0.2)
         press(panel, False, reason="because")
         assert (await cell).decisions[0].by == "person"

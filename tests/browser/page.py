@@ -101,6 +101,13 @@ class NotebookPage:
     def status(self, cell_id: str) -> Locator:
         return self.panel(cell_id).locator(".rp-status")
 
+    def type_reason(self, cell_id: str, words: str) -> None:
+        """Type a reason for rejecting no faster than the kernel can answer the first letter."""
+        field = self.panel(cell_id).get_by_label("If you reject it, why?")
+        field.press_sequentially(words[0])
+        expect(self.panel(cell_id)).to_contain_text("You are typing a reason")
+        field.press_sequentially(words[1:])
+
     def printed(self, cell_id: str) -> str:
         """What the cell prints when it is run now."""
         self.run_cells(cell_id)

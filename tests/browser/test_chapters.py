@@ -58,7 +58,7 @@ def test_chapter_07_decided_by_hand(open_notebook: Opener, front_end: FrontEnd) 
     page.run_cells(*cells_before(path, "ch07-panel"), "ch07-panel")
     waits = "waits for your decision"
     expect(page.status("ch07-panel")).to_contain_text(waits)
-    page.panel("ch07-panel").get_by_label("If you reject it, why?").press_sequentially("not mine")
+    page.type_reason("ch07-panel", "not mine")
     page.button("ch07-panel", "Reject").click()
     outcome = page.printed("ch07-panel-outcome")
     assert outcome.splitlines()[2:] == [

@@ -113,9 +113,7 @@ def test_every_control_is_reached_and_pressed_by_keyboard(open_notebook: Opener)
     page = open_notebook("panels.ipynb")
     show_a_question(page)
     keyboard = page.page.keyboard
-    reason = page.panel("delete").get_by_label("If you reject it, why?")
-    reason.focus()
-    keyboard.type("not today")
+    page.type_reason("delete", "not today")
     focused = page.page.locator(":focus")
     for name in ("Approve", "Reject", "Stop"):
         keyboard.press("Tab")
