@@ -52,9 +52,14 @@ class Server:
 
 
 @pytest.fixture(autouse=True)
-def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the command sets for the server's threads stays in the test."""
+def _nothing_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's environment stays in the test, and it ends where it would serve for ever."""
+
+    def no_waiting(seconds: float) -> None:
+        raise ConnectionResetError("it served")
+
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    monkeypatch.setattr("time.sleep", no_waiting)
 
 
 @pytest.fixture
@@ -263,12 +268,8 @@ def test_a_model_that_the_server_refuses(
 
 @pytest.mark.usefixtures("package")
 def test_each_step_is_told_and_then_what_a_client_needs(
-    weights: Path, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    weights: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def no_waiting(seconds: float) -> None:
-        raise ConnectionResetError("enough")
-
-    monkeypatch.setattr("time.sleep", no_waiting)
     assert local_model.main(["--port", str(port), "--model", str(weights)]) == 1
     lines = capsys.readouterr().out.splitlines()
     steps = ["found", "verifying", "verified", "loading", "loaded", "listening"]
