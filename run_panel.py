@@ -14,8 +14,10 @@ and nobody clicks, a scripted reader decides, so that Run All finishes; the outc
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ipywidgets
+import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
@@ -217,6 +220,7 @@ class _Session:
     def __init__(self, panel: RunPanel, loop: asyncio.AbstractEventLoop) -> None:
         self.panel = panel
         self.loop = loop
+        self._context = contextvars.copy_context()
         self.cell, self.execution = _this_cell()
         self.signal = AbortSignal()
         self.live = Live(panel.state)
@@ -333,8 +337,6 @@ class _Session:
     def person_types(self) -> None:
         """A person is writing a reason: the script leaves the decision to them."""
         self._person_is_here = True
-        if self._awaited.is_set():
-            _free_the_page()
         self._changed()
 
     def fail(self, problem: Exception) -> None:
@@ -383,10 +385,14 @@ class _Session:
     # The widgets. A callback of theirs may run in another thread, so it does one thing: hop.
 
     def hop(self, act: Callable[..., None], *args: Any) -> Callable[[Any], None]:
-        """A widget's callback that lets ``act(*args)`` run on the loop."""
+        """A widget's callback that lets ``act(*args)`` run on the loop, as the cell's own code.
+
+        In the context of the click, what ``act`` tells a widget would make ipykernel 7.4 hand that
+        widget's next message to another thread: a click could overtake the reason typed before it.
+        """
 
         def hop_to_the_loop(_: Any) -> None:
-            self.loop.call_soon_threadsafe(self.guarded, act, *args)
+            self.loop.call_soon_threadsafe(self.guarded, act, *args, context=self._context)
 
         return hop_to_the_loop
 
@@ -462,7 +468,7 @@ class _Card:
     def __init__(self, session: _Session, call: Call) -> None:
         self.session, self.call = session, call
         name = f"{call['tool_name']}, call {call['call_id']}"
-        self.reason = ipywidgets.Text(
+        self.reason = _Reason(
             description="If you reject it, why?",
             placeholder="the model reads this",
             tooltip=f"Reason for rejecting {name}",
@@ -470,6 +476,7 @@ class _Card:
         )
         self.approve = ipywidgets.Button(description="Approve", tooltip=f"Approve {name}")
         self.reject = ipywidgets.Button(description="Reject", tooltip=f"Reject {name}")
+        self.reason.observe(lambda _: session.guarded(_free_the_page), "value")
         self.reason.observe(session.hop(self.type), "value")
         self.approve.on_click(session.hop(self.press, True))
         self.reject.on_click(session.hop(self.press, False))
@@ -495,16 +502,24 @@ class _Card:
             widget.disabled = not enabled
 
 
+class _Reason(ipywidgets.Text):  # type: ignore[misc]  # ipywidgets has no types
+    """A text field whose changes are not sent back: that too would move it to another thread."""
+
+    value = traitlets.Unicode().tag(sync=True, echo_update=False)
+
+
 def _free_the_page() -> None:
     """Tell the page that the change which it sent has been taken.
 
     A page holds a widget's next change back until the kernel is idle after the last one, and
-    ipykernel 7.4 says so of no change that it takes while a cell is busy. Without this, a reason
-    arrives as its first letter.
+    ipykernel 7.4 says so of no change that it takes while a cell is busy: of the reason, only the
+    first letter would ever arrive. Called in the context of the change, which names its message.
     """
     kernel = _ipykernel()
-    parent = kernel.get_parent("shell") if kernel is not None else {}
-    if kernel is not None and parent.get("header", {}).get("msg_type") == "comm_msg":
+    if kernel is None or threading.current_thread() is not threading.main_thread():
+        return
+    parent = kernel.get_parent("shell")
+    if parent.get("header", {}).get("msg_type") == "comm_msg":
         for state in ("idle", "busy"):  # the cell is still busy, and the page shows the last word
             content = {"execution_state": state}
             kernel.session.send(kernel.iopub_socket, "status", content, parent=parent)

@@ -144,6 +144,7 @@ def test_reject_with_a_typed_reason(
     )
     expect(page.output("delete-outcome")).to_contain_text("I did not delete anything")
     assert page.printed("told").endswith("Reason: keep it: the audit needs it")
+    assert not [line for line in page.log if "Widgets message throttle" in line]
     assert page.printed("files") == ALL_FILES
 
 
