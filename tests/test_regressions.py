@@ -28,7 +28,7 @@ from harness import (
     save,
 )
 from scripted_provider import asks, call, changed, says, text
-from tests.rig import TEXT_PARAMETER, Rig, client_of, tool
+from tests.rig import TEXT_PARAMETER, Rig, client_of, journal_of, tool
 
 MAIL = call("m1", "send_mail", {"text": "hello"})
 ADD = call("a1", "add_note", {"text": "a"})
@@ -106,6 +106,18 @@ def test_a_sibling_of_a_tool_that_is_gone_failed_the_run() -> None:
     assert rig.waiting() == ["m1"]
 
 
+def test_what_is_approved_once_more_runs_once_more(tmp_path: Path) -> None:
+    """After an unknown outcome a person may say: again. It must not be asked for ever."""
+    rig = Rig(asks(ADD), text("ok"), store=tmp_path)
+    rig.run(limits=Limits(max_turns=1))
+    rig.state.started.append("a1")  # as a process leaves it that died in the middle of the tool
+    rig.run()
+    assert rig.waiting() == ["a1"]
+    rig.approve("a1")
+    rig.run()
+    assert (rig.state.status, rig.effects) == ("completed", ["add_note:a1"])
+
+
 # --- cancelling ----------------------------------------------------------------------------------
 
 
@@ -174,6 +186,18 @@ def test_a_tool_in_a_thread_lost_what_it_returned_when_it_was_told_to_stop() -> 
     rig = Rig(asks(call("l1", "looks")), tools=[tool("looks", looks)])
     asyncio.run(rig.go_on(stop_once=rig.runs_a_tool))
     assert rig.told("l1") == "partial"
+
+
+def test_a_child_that_stops_by_itself_at_the_signal_is_only_paused() -> None:
+    """It ended between two awaits, and the parent's model was told that it had no answer."""
+    rig = Rig(asks(ASK_CHILD), text("all done"))
+    child = rig.add_child("ask_child", asks(call("n1", "read_note", {"id": 1})), text("found"))
+    rig.on_event = lambda event: rig.stop() if event["runId"] != "rig" else None
+    rig.run()
+    assert rig.state.children["p1"].status == "interrupted"
+    rig.run()
+    assert rig.told("p1") == "found"
+    assert len(journal_of(child)) == 2
 
 
 def test_two_signals_of_a_child_both_stop_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ import harness
 from catalogue import catalogue
 from chat_client import ChatClient, ProviderError
 from harness import PermanentToolError, Tool, ToolContext, load, new_run, run
-from run_store import open_trace, state_path
+from run_store import _write_line, open_trace, state_path
 from scripted_provider import Fault, asks, call, text, transport
 from tests.rig import TEXT_PARAMETER, Rig, tool
 
@@ -310,9 +311,9 @@ def test_a_line_cut_off_by_a_crash_is_ended_first(left: bytes, tmp_path: Path) -
     file.parent.mkdir()
     file.write_bytes(left)
     asyncio.run(run(new_run("", "Do it."), [], client_with_key(None), trace=file))
-    lines = file.read_bytes()[len(left) :].strip().splitlines()
-    assert [json.loads(line)["type"] for line in lines] == ["turn", "run_stopped"]
     assert file.read_bytes().startswith(left)
+    *_, turn, stopped = file.read_bytes().splitlines()
+    assert [json.loads(line)["type"] for line in (turn, stopped)] == ["turn", "run_stopped"]
 
 
 def test_several_runs_share_a_trace_file_line_by_line(tmp_path: Path) -> None:
@@ -332,7 +333,16 @@ def test_several_runs_share_a_trace_file_line_by_line(tmp_path: Path) -> None:
         assert own == ["turn", "run_stopped"]
 
 
-def test_a_disk_that_takes_half_a_line_is_noticed(tmp_path: Path) -> None:
+def test_a_line_that_was_written_in_part_is_noticed() -> None:
+    class Half(io.BytesIO):
+        def write(self, line: Any) -> int:
+            return super().write(line[: len(line) // 2])
+
+    with pytest.raises(OSError, match="only a part of a line"):
+        _write_line(Half(), {"type": "turn"})
+
+
+def test_a_disk_that_is_full_is_noticed(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     state = new_run("", "Do it.")
