@@ -6,7 +6,7 @@ from typing import Any
 
 from catalogue import catalogue
 from exercises import no_script, number, right, unanswered, wrong
-from harness import RunState, cost, new_run, run
+from harness import RunState, cost, new_run, run, waiting_calls
 from model_runs import load_recording
 from scripted_provider import asks, call, text
 from workbook import SYSTEM, TASK, client_for
@@ -37,7 +37,7 @@ def check_1(answer: Any) -> None:
             expected * 1_000_000: "That is in millionths of a dollar: the prices are per million.",
         },
         f"Not {answer}. Input tokens times 2, plus output tokens times 12, by a million: "
-        "the last line of the totals has both counts.",
+        "the totals have both counts.",
     )
 
 
@@ -131,6 +131,7 @@ async def check_3(answer: Any) -> None:
         return
     plain = await run(new_run(SYSTEM, TASK), catalogue(), client_for(answer))
     taken = await run(new_run(SYSTEM, TASK), catalogue(), client_for(answer, calls_in_text=True))
+    waiting = waiting_calls(taken)
     if plain.status == "failed":
         wrong(f"Without calls_in_text the run failed: {plain.error}.")
     elif plain.status != "completed" or plain.started:
@@ -138,16 +139,15 @@ async def check_3(answer: Any) -> None:
             "Without calls_in_text the script must answer and run no tool: let it return "
             "text(...), not asks(...)."
         )
-    elif not (taken.started or taken.interruption or taken.rejected):
+    elif not (taken.started or waiting or taken.rejected):
         wrong(
             "With calls_in_text no call was found either. It looks for a JSON object with "
             '"name", the name of a tool, and "arguments".'
         )
-    elif taken.interruption:
-        tool = taken.interruption.get("tool_name", "a tool")
+    elif waiting:
         right(
-            f"The answer only spoke of {tool}, and now a person is asked whether it may run. "
-            "Without the approval it would have run."
+            f"The answer only spoke of {waiting[0]['tool_name']}, and now a person is asked "
+            "whether it may run. Without the approval it would have run."
         )
     elif not taken.started:
         wrong("A call was found, but it was refused: its arguments must fit the tool.")
