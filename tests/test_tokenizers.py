@@ -109,5 +109,17 @@ def test_special_tokens_are_text(special: str) -> None:
     assert len(PURE.encode_ordinary(special)) > 1
 
 
-def test_a_long_run_of_one_letter() -> None:
-    assert PURE.encode_ordinary("a" * 3000) == TIKTOKEN.encode_ordinary("a" * 3000)
+# The last one is the longest that the book sends, in chapter 15.
+LONG = ["a" * 3000, "ab" * 1001, "\n" * 2500, "=-" * 700 + "=", "é漢" * 900, "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", LONG, ids=lambda text: f"{len(text)} of {text[:2]!a}")
+def test_a_long_run(text: str) -> None:
+    assert PURE.encode_ordinary(text) == TIKTOKEN.encode_ordinary(text)
+
+
+@settings(max_examples=100)
+@given(st.text("ab=-", min_size=30, max_size=300))
+def test_runs_of_few_characters(text: str) -> None:
+    """Many ties among the ranks, and long ways from the first merge to the last."""
+    assert PURE.encode_ordinary(text) == TIKTOKEN.encode_ordinary(text)
