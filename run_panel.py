@@ -354,7 +354,7 @@ class _Session:
     async def _script_decides(self, calls: Sequence[Call]) -> None:
         self._person_is_here = False
         await self._patience()
-        if self._person_is_here:
+        if self._person_is_here and self._hears_clicks():
             return
         reader = self.panel.reader
         for call in calls:
@@ -363,6 +363,10 @@ class _Session:
     async def _patience(self) -> None:
         await self._awaited.wait()
         await asyncio.sleep(self.panel.reader.delay_s)
+
+    def _hears_clicks(self) -> bool:
+        """Whether a click can arrive: in a page none does while a cell awaits the outcome."""
+        return sys.platform != "emscripten" or not self._awaited.is_set()
 
     async def outcome(self) -> Outcome:
         self._awaited.set()
@@ -451,14 +455,17 @@ class _Session:
     def _note(self) -> str:
         """What the script is about to do, where it is about to do something."""
         seconds = f"{self.panel.reader.delay_s:g} s"
-        if self.phase == "waiting" and self._person_is_here:
+        nobody = f"If nobody clicks within {seconds}"
+        if not self._hears_clicks():
+            nobody = f"While a cell waits, this page hears no click. In {seconds}"
+        elif self.phase == "waiting" and self._person_is_here:
             return "You are typing a reason: take your time."
         if self.phase == "waiting" and self._awaited.is_set():
-            return f"The next cell waits. If nobody clicks within {seconds}, a script decides."
+            return f"The next cell waits. {nobody}, a script decides."
         if self.phase == "waiting":
             return "Nothing runs meanwhile, and nothing is lost: take your time."
         if self.phase == "running" and self.panel.reader.stop and self._awaited.is_set():
-            return f"If nobody clicks within {seconds}, a script presses Stop."
+            return f"{nobody}, a script presses Stop."
         return ""
 
 

@@ -14,9 +14,13 @@ import pytest
 import run_panel
 import workbook
 from abort_signal import AbortSignal
+from catalogue import catalogue, workspace
 from exercises import ch09
+from run_panel import Reader, RunPanel
+from run_state import new_run
 from run_store import RunBusyError, owning
 from tool_calls import Tool, ToolContext, execute
+from workbook import SYSTEM, TASK, client_for
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +80,27 @@ def test_a_cell_is_known_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = SimpleNamespace(user_ns={"In": ["", "panel.start()"]}, execution_count=7)
     monkeypatch.setattr(run_panel, "get_ipython", lambda: shell)
     assert run_panel._this_cell() == ("panel.start()", "7")
+
+
+def test_while_a_cell_awaits_no_click_is_heard_and_the_panel_says_so() -> None:
+    """The script decides then, even for a person who has begun to type a reason."""
+
+    async def scenario() -> None:
+        tools, client = catalogue(workspace()), client_for("destructive")
+        reader = Reader(delay_s=0.2)
+        panel = RunPanel(new_run(SYSTEM, TASK), tools, client, reader=reader)
+        panel.start()
+        session = panel._session
+        assert session is not None
+        async with asyncio.timeout(10):
+            while session.phase != "waiting":  # noqa: ASYNC110  it has no event
+                await asyncio.sleep(0.002)
+        session.cards["c2"].reason.value = "n"
+        await asyncio.sleep(0.01)
+        assert "You are typing" in session._note()
+        cell = asyncio.create_task(panel.outcome())
+        await asyncio.sleep(0.01)
+        assert "hears no click. In 0.2 s, a script decides" in session._note()
+        assert [decision.by for decision in (await cell).decisions] == ["script"]
+
+    asyncio.run(scenario())
