@@ -456,12 +456,12 @@ def _with_json_arguments(call: Message) -> Message:
     """The call as it can be sent back: broken arguments become an object that shows them."""
     function = call["function"]
     given = function.get("arguments")
+    if isinstance(given, str) and _is_json_object(given):
+        return call
     arguments = _arguments_text(given)
     if not _is_json_object(arguments):
         shown = {"malformed_arguments": arguments[:200]}
         arguments = json.dumps(shown, ensure_ascii=False)
-    if arguments == given:
-        return call
     return {**call, "function": {**function, "arguments": arguments}}
 
 

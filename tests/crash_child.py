@@ -27,7 +27,6 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -55,6 +54,7 @@ from harness import (
     save,
     waiting_calls,
 )
+from run_store import write_atomically
 from scripted_provider import Message, ScriptedTransport, asks, call, text
 
 RUN_ID = "swept"
@@ -143,7 +143,7 @@ class Moments:
             self(f"after the line {event['type']}")
 
         with (
-            mock.patch("tempfile.mkstemp", self.before("a save", tempfile.mkstemp)),
+            mock.patch("run_state.write_atomically", self.before("a save", write_atomically)),
             mock.patch("os.fsync", self.before("fsync", lambda descriptor: None)),
             mock.patch("run_store._write_line", traced),
         ):

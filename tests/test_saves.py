@@ -38,21 +38,17 @@ STATES = Path(__file__).parent / "states"
 # --- a save that fails ----------------------------------------------------------------------------
 
 
-class HalfWritten(io.TextIOWrapper):
+class HalfWritten(io.FileIO):
     """A file on a disk that is full after half of the bytes."""
 
-    def write(self, written: str) -> int:
+    def write(self, written: Any) -> int:
         super().write(written[: len(written) // 2])
-        self.flush()
         raise OSError(28, "No space left on device")
 
 
 @contextmanager
 def disk_full() -> Iterator[None]:
-    def fdopen(handle: int, mode: str, encoding: str) -> HalfWritten:
-        return HalfWritten(io.FileIO(handle, mode), encoding=encoding)
-
-    with mock.patch("os.fdopen", fdopen):
+    with mock.patch("os.fdopen", HalfWritten):
         yield
 
 
@@ -60,11 +56,20 @@ def failing(name: str) -> Any:
     return mock.patch(name, side_effect=OSError(5, "Input/output error"))
 
 
+open_file = os.open
+
+
+def no_temporary_file(path: Any, *arguments: Any) -> int:
+    if str(path).endswith(".tmp"):
+        raise OSError(28, "No space left on device")
+    return open_file(path, *arguments)
+
+
 BROKEN_DISKS: dict[str, Callable[[], Any]] = {
     "half of the bytes": disk_full,
     "fsync": lambda: failing("os.fsync"),
-    "replace": lambda: failing("pathlib.Path.replace"),
-    "mkstemp": lambda: failing("tempfile.mkstemp"),
+    "replace": lambda: failing("os.replace"),
+    "the file beside it": lambda: mock.patch("os.open", no_temporary_file),
     "interrupted": lambda: mock.patch("os.fsync", side_effect=KeyboardInterrupt),
 }
 
@@ -95,21 +100,28 @@ def test_a_failed_save_does_not_outrank_what_another_process_saved(tmp_path: Pat
         save(ours, tmp_path)
 
 
+def test_what_a_kill_left_of_a_save_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "r1.json.tmp").write_text('{"run_id": "r1", "mess')
+    save(new_run("", "Do it.", "r1"), tmp_path)
+    assert load(tmp_path, "r1").run_id == "r1"
+    assert not (tmp_path / "r1.json.tmp").exists()
+
+
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
     """Write, fsync, replace, and then fsync the directory, which holds the name."""
     steps: list[str] = []
-    real_fsync, real_replace = os.fsync, Path.replace
+    real_fsync, real_replace = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
         kind = "directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
         steps.append(f"fsync the {kind}")
         real_fsync(descriptor)
 
-    def replace(path: Path, target: Path) -> Path:
+    def replace(path: str, target: str) -> None:
         steps.append("replace")
-        return real_replace(path, target)
+        real_replace(path, target)
 
-    with mock.patch("os.fsync", fsync), mock.patch("pathlib.Path.replace", replace):
+    with mock.patch("os.fsync", fsync), mock.patch("os.replace", replace):
         save(new_run("", "Do it.", "r1"), tmp_path)
     directory = [] if os.name == "nt" else ["fsync the directory"]
     assert steps == ["fsync the file", "replace", *directory]
