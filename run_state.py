@@ -214,6 +214,7 @@ def save(state: RunState, directory: str | Path) -> Path:
     """
     # A run that works on this state holds the lock of its store itself.
     with nullcontext() if id(state) in live else owning(directory, state.run_id):
+        Path(directory).mkdir(parents=True, exist_ok=True)
         refuse_older(state, directory)
         return write_state(state, directory)
 

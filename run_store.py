@@ -51,7 +51,6 @@ def write_atomically(path: Path, text: str, *, sync_name: bool = True) -> None:
     Without ``sync_name`` the last step is left out: a power cut (not the end of the process) may
     then bring back the text before, whole. For one writer at a time: whoever holds the run's lock.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # System calls, not pathlib and tempfile: a run saves twice a turn, and it is measurable. One
     # name, not a new one each time: what a kill leaves behind is overwritten by the next save.
     name = os.fspath(path)
