@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 
 from benchmarks.common import SYSTEM, TASK, TOOLS, bare_loop, endpoint, report
 from benchmarks.peers import LIBRARIES, Library
 from chat_client import ChatClient, Reply
-from harness import Limits, RunState, new_run, run, save
+from harness import Limits, RunState, new_run, run
 
 FREE = {"in": 0.0, "out": 0.0}
 Contender = Callable[[int], Awaitable[Any]]
@@ -42,10 +44,15 @@ async def harness_run(client: ChatClient, turns: int, **options: Any) -> RunStat
 async def per_turn_ms(
     contenders: dict[str, Contender], turns: int, rounds: int
 ) -> dict[str, float]:
-    """Median milliseconds a turn of each contender; the first round warms up and is not counted."""
+    """Median milliseconds a turn of each contender; the first round warms up and is not counted.
+
+    Every other round goes through them backwards, and nobody pays for another one's garbage.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders.items())
     for number in range(rounds + 1):
-        for name, contender in contenders.items():
+        for name, contender in order if number % 2 else reversed(order):
+            gc.collect()
             began = time.perf_counter()
             await contender(turns)
             if number:
@@ -86,26 +93,11 @@ async def body_ms(turns: int) -> float:
     return (time.perf_counter() - began) * 1000 / 50
 
 
-def fsync_ms(directory: str) -> float:
-    """Median milliseconds of one fsync of a small file here."""
-    times = []
-    with (Path(directory) / "fsync").open("wb", buffering=0) as file:
-        for _ in range(50):
-            file.write(b"x" * 4096)
-            began = time.perf_counter()
-            os.fsync(file.fileno())
-            times.append((time.perf_counter() - began) * 1000)
-    return statistics.median(times)
-
-
-def save_ms(directory: str, turns_state: RunState) -> float:
-    """Median milliseconds of one durable save of a state."""
-    times = []
-    for _ in range(30):
-        began = time.perf_counter()
-        save(turns_state, directory)
-        times.append((time.perf_counter() - began) * 1000)
-    return statistics.median(times)
+async def stored_run(client: ChatClient, turns: int, directory: str, *, fsync: bool) -> None:
+    """A run with a trace and a store; without fsync only to see what the fsync costs."""
+    kept = {"trace": Path(directory) / "trace.jsonl", "store": directory}
+    with nullcontext() if fsync else mock.patch("os.fsync"):
+        await harness_run(client, turns, **kept)
 
 
 async def against_bare(url: str, rounds: int, directory: str) -> bool:
@@ -119,16 +111,20 @@ async def against_bare(url: str, rounds: int, directory: str) -> bool:
             "bare": lambda turns: bare_loop(http, url, turns),
             "harness": lambda turns: harness_run(client, turns),
             "trace": lambda turns: harness_run(client, turns, trace=trace),
-            "store": lambda turns: harness_run(client, turns, trace=trace, store=directory),
+            "store": lambda turns: stored_run(client, turns, directory, fsync=True),
+            "no fsync": lambda turns: stored_run(client, turns, directory, fsync=False),
         }
-        for turns in (3, 50, 200):
-            each = await per_turn_ms(contenders, turns, max(5, rounds * 3 // turns))
+        for turns, share in {3: 1, 50: 2, 200: 6}.items():
+            each = await per_turn_ms(contenders, turns, max(5, rounds // share))
             bare = each["bare"]
             print(f"\n{turns} turns: bare httpx loop {bare:.2f} ms a turn")
             target = 1.25 if turns in (3, 50) else None
             ok &= report("  harness", each["harness"] / bare, target)
             ok &= report("  harness with a trace", each["trace"] / bare, None)
             ok &= report("  harness with trace and durable store", each["store"] / bare, 2.0)
+            report(
+                "    of that, waiting for fsync", (each["store"] - each["no fsync"]) / bare, None
+            )
     return ok
 
 
@@ -153,7 +149,7 @@ async def against_peers(url: str, rounds: int) -> bool:
         }
         for name, library in installed.items():
             contenders[name] = of(library)
-        each = await per_turn_ms(contenders, turns, max(3, rounds // 10))
+        each = await per_turn_ms(contenders, turns, max(5, rounds // 10))
     print(f"\n{turns} turns beside the libraries: bare httpx loop {each['bare']:.2f} ms a turn")
     for name in ("harness", *installed):
         report(f"  {name}", each[name] / each["bare"], None)
@@ -177,10 +173,6 @@ async def main(argv: list[str] | None = None) -> int:
         ok = await against_bare(url, options.rounds, directory)
         if options.peers:
             ok &= await against_peers(url, options.rounds)
-        state = await harness_run(ChatClient(url, "runaway", price=FREE), 50)
-        print(
-            f"\none fsync {fsync_ms(directory):.2f} ms; one save {save_ms(directory, state):.2f} ms"
-        )
     ok &= await growth()
     return 0 if ok else 1
 
