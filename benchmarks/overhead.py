@@ -15,11 +15,13 @@ import asyncio
 import gc
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -122,23 +124,13 @@ async def against_bare(url: str, rounds: int, directory: str) -> bool:
             ok &= report("  harness", each["harness"] / bare, target)
             ok &= report("  harness with a trace", each["trace"] / bare, None)
             ok &= report("  harness with trace and durable store", each["store"] / bare, 2.0)
-            report(
-                "    of that, waiting for fsync", (each["store"] - each["no fsync"]) / bare, None
-            )
+            waiting = each["store"] - each["no fsync"]
+            report("    of that, waiting for fsync", waiting / bare, None)
     return ok
 
 
-async def against_peers(url: str, rounds: int) -> bool:
-    """The harness and the installed libraries at 50 turns; the fastest of them sets the target."""
-    turns = 50
-
-    def of(library: Library) -> Contender:
-        return lambda turns: library.run(url, turns, "runaway")
-
-    installed = {name: library for name, library in LIBRARIES.items() if library.versions}
-    if not installed:
-        print("\nno peer library is installed: pip install -r requirements-peers.txt")
-        return True
+async def work_alone(name: str, url: str) -> None:
+    """Be one contender: for each line that comes, a run of so many turns."""
     async with (
         httpx.AsyncClient(timeout=30, verify=False) as http,
         ChatClient(url, "runaway", price=FREE) as client,
@@ -147,9 +139,55 @@ async def against_peers(url: str, rounds: int) -> bool:
             "bare": lambda turns: bare_loop(http, url, turns),
             "harness": lambda turns: harness_run(client, turns),
         }
-        for name, library in installed.items():
-            contenders[name] = of(library)
-        each = await per_turn_ms(contenders, turns, max(5, rounds // 10))
+        for library_name, library in LIBRARIES.items():
+            contenders[library_name] = partial(ended, library, url)
+        for line in sys.stdin:
+            await contenders[name](int(line))
+            print("done", flush=True)
+
+
+async def ended(library: Library, url: str, turns: int) -> None:
+    # Some of them print what they do.
+    with redirect_stdout(sys.stderr):
+        await library.run(url, turns, "runaway")
+
+
+@contextmanager
+def alone(name: str, url: str) -> Iterator[Contender]:
+    """A contender in a process of its own.
+
+    What a library imports, and the threads that it starts, would slow down the others.
+    """
+    command = [sys.executable, "-m", "benchmarks.overhead", "--alone", name, "--url", url]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=nowhere) as process:
+        lines, answers = process.stdin, process.stdout
+        assert lines is not None
+        assert answers is not None
+
+        async def run_once(turns: int) -> None:
+            print(turns, file=lines, flush=True)
+            if answers.readline() != "done\n":
+                raise RuntimeError(f"{name} ended")
+
+        try:
+            yield run_once
+        finally:
+            lines.close()
+
+
+async def against_peers(url: str, rounds: int) -> bool:
+    """The harness and the installed libraries at 50 turns; the fastest of them sets the target."""
+    turns = 50
+    installed = [name for name, library in LIBRARIES.items() if library.versions]
+    if not installed:
+        print("\nno peer library is installed: pip install -r requirements-peers.txt")
+        return True
+    with ExitStack() as stack:
+        contenders = {
+            name: stack.enter_context(alone(name, url)) for name in ("bare", "harness", *installed)
+        }
+        each = await per_turn_ms(contenders, turns, max(5, rounds // 5))
     print(f"\n{turns} turns beside the libraries: bare httpx loop {each['bare']:.2f} ms a turn")
     for name in ("harness", *installed):
         report(f"  {name}", each[name] / each["bare"], None)
@@ -168,7 +206,12 @@ async def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--alone", metavar="NAME", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    if options.alone:
+        await work_alone(options.alone, options.url)
+        return 0
     with endpoint() as url, tempfile.TemporaryDirectory() as directory:
         ok = await against_bare(url, options.rounds, directory)
         if options.peers:
