@@ -47,8 +47,12 @@ test: $(INSTALLED) ## install, then check everything except the browser tests
 	@echo "== 8/8 nbval: every notebook gives its stored outputs again"
 	$(BIN)/python -m pytest --nbval notebooks
 
-test-browser: $(INSTALLED) ## drive JupyterLab in a real Chromium (needs chromium)
-	@echo "== pytest: a real JupyterLab in a real browser"
+# The static edition is built for its tests where npm is; elsewhere they are skipped, and say so.
+test-browser: $(INSTALLED) ## drive JupyterLab and the static edition in a real Chromium
+	@if command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory site || echo "== the static edition could not be built"; \
+	else echo "== no npm, so no static edition: its tests are skipped"; fi
+	@echo "== pytest: a real JupyterLab, and the static edition, in a real browser"
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
 notebooks: $(INSTALLED) ## run every notebook and store its outputs, tidied
