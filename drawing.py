@@ -80,7 +80,13 @@ def line_chart(
     placed = [[place(x, y) for x, y in points] for points in series.values()]
     for number, points in enumerate(placed):
         parts.append(_curve(points, number))
-    heights = _apart([points[-1][1] for points in placed])
+    # A name stands beside the end of its line, or below it where other lines go on.
+    furthest = max(points[-1][0] for points in placed)
+    ends = [
+        y if x == furthest else min(y + LABEL_GAP, BOTTOM - 8)
+        for x, y in (points[-1] for points in placed)
+    ]
+    heights = _apart(ends)
     for number, (name, height) in enumerate(zip(series, heights, strict=True)):
         parts.append(_text(placed[number][-1][0] + 10, height + 4, name, "start", COLOURS[number]))
     return _drawing(title, alt, HEIGHT, parts)

@@ -82,6 +82,21 @@ def test_labels_of_lines_that_end_together_do_not_cover_each_other() -> None:
     assert [b - a for a, b in pairwise(heights)] == [16.0, 16.0, 16.0]
 
 
+def test_the_name_of_a_line_that_ends_early_stands_below_it_clear_of_the_others() -> None:
+    drawing = curve(series={"long": [(0, 0), (10, 10)], "short": [(0, 0), (2, 2)], "low": [(2, 0)]})
+    heights = {e.text: float(e.attrib["y"]) for e in parsed(drawing).iter(f"{SVG}text")}
+    paths = {
+        name: line.attrib["points"]
+        for name, line in zip(
+            ("long", "short", "low"), parsed(drawing).iter(f"{SVG}polyline"), strict=True
+        )
+    }
+    ends = {name: float(points.split(",")[-1]) for name, points in paths.items()}
+    assert heights["long"] == ends["long"] + 4
+    assert heights["short"] == ends["short"] + 20
+    assert heights["low"] < ends["low"]  # and not among the figures of the axis
+
+
 def test_axes_begin_at_0_and_end_above_every_point() -> None:
     assert texts(curve())[1:7] == ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]
     assert {"0", "20", "100"} <= set(texts(curve()))
