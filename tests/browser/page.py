@@ -129,5 +129,6 @@ class NotebookPage:
     def keep_evidence(self, directory: Path) -> None:
         """What a person needs to see why a test failed."""
         directory.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=directory / "page.png")
+        if not self.page.is_closed():
+            self.page.screenshot(path=directory / "page.png")
         (directory / "page.log").write_text("\n".join(self.log), encoding="utf-8")
