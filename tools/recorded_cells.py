@@ -19,6 +19,7 @@ WHY = {
     "needs-thread": "needs a thread, and a page has none",
     "needs-socket": "needs a socket, which a page cannot open",
     "needs-disk": "measures a disk, and a page keeps its files in memory",
+    "needs-stack": "nests deeper than the stack of a page, which would end Python here",
     "needs-package": "needs a package that is not in this edition",
 }
 
