@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from harness import Tool, ToolContext
 
@@ -21,6 +24,18 @@ FIGURES: dict[str, Any] = json.loads((ROOT / "tests" / "figures.json").read_text
 def go(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run one asynchronous test to its end, in an event loop of its own."""
     return asyncio.run(coroutine)
+
+
+def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the check of an exercise, plain or asynchronous, prints for an answer."""
+
+    async def checked() -> None:
+        result = check(answer)
+        if inspect.isawaitable(result):
+            await result
+
+    go(checked())
+    return capsys.readouterr().out
 
 
 def counted(tools: Sequence[Tool], runs: list[str]) -> list[Tool]:

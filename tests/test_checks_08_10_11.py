@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +14,8 @@ from exercises import ch08, ch10, ch11
 from exercises.ch08 import alarm, alert_tool
 from harness import Tool, ToolContext, approve, new_run, run
 from scripted_provider import SCRIPTS, Message, asks, call, plan, text
-from tests.support import go
+from tests.support import go, said
 from workbook import SYSTEM, TASK, client_for
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    outcome = check(answer)
-    if inspect.iscoroutine(outcome):
-        go(outcome)
-    return capsys.readouterr().out
 
 
 def ids_over_all_messages(messages: list[Message]) -> list[str]:

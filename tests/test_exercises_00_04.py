@@ -5,8 +5,6 @@ That the right answers pass is shown by the notebooks of solutions.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from exercises import ch00, ch01, ch02, ch03, ch04
 from harness import RunState
 from scripted_provider import Message, asks, call, runaway, text
+from tests.support import said
 from workbook import OPENING
 
 
@@ -105,17 +104,6 @@ WRONG: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch04.check_4, wants_a_person, "ended as interrupted"),
     (ch04.check_4, raises, "no answer at all"),
 ]
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    result = check(answer)
-    if inspect.isawaitable(result):
-        asyncio.run(_awaited(result))
-    return capsys.readouterr().out
-
-
-async def _awaited(result: Any) -> None:
-    await result
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)

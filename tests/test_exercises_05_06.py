@@ -5,8 +5,6 @@ That the right answers pass is shown by the notebooks of solutions.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from exercises import ch05, ch06
 from harness import ToolContext
 from scripted_provider import Message, asks, call, text
+from tests.support import said
 
 
 def answers_at_once(turn: int, tool_text: str) -> Message:
@@ -100,17 +99,6 @@ WRONG: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch06.check_4, lambda args, ctx: f"{args['order']}", "The second instalment"),
     (ch06.check_4, lambda args, ctx: f"{args['instalment']}", "Another customer's order"),
 ]
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    result = check(answer)
-    if inspect.isawaitable(result):
-        asyncio.run(_awaited(result))
-    return capsys.readouterr().out
-
-
-async def _awaited(result: Any) -> None:
-    await result
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)

@@ -6,7 +6,6 @@ That the right answers pass is shown by the notebooks of solutions.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from exercises import ch07, ch09
 from harness import ToolContext
 from scripted_provider import Message, asks, call, text
+from tests.support import said
 
 
 def answers_at_once(turn: int, tool_text: str) -> Message:
@@ -129,16 +129,6 @@ WRONG: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch09.check_3, coroutine, "it ended as completed"),
     (ch09.check_3, obeys, "no further call"),
 ]
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    async def checked() -> None:
-        result = check(answer)
-        if inspect.isawaitable(result):
-            await result
-
-    asyncio.run(checked())
-    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)

@@ -5,8 +5,6 @@ That the right answers pass is shown by the notebook of solutions, and here for 
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +15,7 @@ from exercises import ch12
 from harness import RunState
 from model_runs import load_recording
 from scripted_provider import Message, asks, call, text
+from tests.support import said
 
 USAGES = [result["usage"] for result in load_recording("smollm2-135m-instruct").results]
 TOKENS_IN = sum(usage["prompt_tokens"] for usage in USAGES)
@@ -124,17 +123,6 @@ RIGHT: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch12.check_3, explains, "One text, two readings"),
     (ch12.check_3, explains_a_deletion, "only spoke of delete_file"),
 ]
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    result = check(answer)
-    if inspect.isawaitable(result):
-        asyncio.run(_awaited(result))
-    return capsys.readouterr().out
-
-
-async def _awaited(result: Any) -> None:
-    await result
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)

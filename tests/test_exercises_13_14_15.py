@@ -5,8 +5,6 @@ That the right answers pass is shown by the notebooks of solutions.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +16,7 @@ from catalogue import catalogue
 from exercises import ch13, ch14, ch15
 from harness import RunState, StopCondition, Tool
 from scripted_provider import Message, asks, call, runaway, text
+from tests.support import said
 
 NEVER = StopCondition("never", lambda state: False)
 AT_ONCE = StopCondition("at once", lambda state: state.turns > 2)
@@ -117,17 +116,6 @@ WRONG: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch15.check_4, transfer(large, parameters=None), "Say in the schema"),
     (ch15.check_4, replace(transfer(large), name="pay"), "no tool named transfer"),
 ]
-
-
-def said(check: Callable[[Any], Any], answer: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    result = check(answer)
-    if inspect.isawaitable(result):
-        asyncio.run(_awaited(result))
-    return capsys.readouterr().out
-
-
-async def _awaited(result: Any) -> None:
-    await result
 
 
 @pytest.mark.parametrize(("check", "answer", "words"), WRONG)
