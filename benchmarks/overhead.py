@@ -102,6 +102,13 @@ async def stored_run(client: ChatClient, turns: int, directory: str, *, fsync: b
         await harness_run(client, turns, **kept)
 
 
+def bare_and_harness(http: httpx.AsyncClient, client: ChatClient, url: str) -> dict[str, Contender]:
+    return {
+        "bare": lambda turns: bare_loop(http, url, turns),
+        "harness": lambda turns: harness_run(client, turns),
+    }
+
+
 async def against_bare(url: str, rounds: int, directory: str) -> bool:
     ok = True
     async with (
@@ -109,9 +116,7 @@ async def against_bare(url: str, rounds: int, directory: str) -> bool:
         ChatClient(url, "runaway", price=FREE) as client,
     ):
         trace = Path(directory) / "trace.jsonl"
-        contenders: dict[str, Contender] = {
-            "bare": lambda turns: bare_loop(http, url, turns),
-            "harness": lambda turns: harness_run(client, turns),
+        contenders = bare_and_harness(http, client, url) | {
             "trace": lambda turns: harness_run(client, turns, trace=trace),
             "store": lambda turns: stored_run(client, turns, directory, fsync=True),
             "no fsync": lambda turns: stored_run(client, turns, directory, fsync=False),
@@ -135,12 +140,8 @@ async def work_alone(name: str, url: str) -> None:
         httpx.AsyncClient(timeout=30, verify=False) as http,
         ChatClient(url, "runaway", price=FREE) as client,
     ):
-        contenders: dict[str, Contender] = {
-            "bare": lambda turns: bare_loop(http, url, turns),
-            "harness": lambda turns: harness_run(client, turns),
-        }
-        for library_name, library in LIBRARIES.items():
-            contenders[library_name] = partial(ended, library, url)
+        contenders = bare_and_harness(http, client, url)
+        contenders |= {each: partial(ended, LIBRARIES[each], url) for each in LIBRARIES}
         for line in sys.stdin:
             await contenders[name](int(line))
             print("done", flush=True)

@@ -108,6 +108,14 @@ class NotebookPage:
         expect(self.panel(cell_id)).to_contain_text("You are typing a reason")
         field.press_sequentially(words[1:])
 
+    def decide(self, cell_id: str, button: str, reason: str = "") -> str:
+        """Click a button of the panel that waits for a person; what the next cell then prints."""
+        expect(self.status(cell_id)).to_contain_text("waits for your decision")
+        if reason:
+            self.type_reason(cell_id, reason)
+        self.button(cell_id, button).click()
+        return self.printed(f"{cell_id}-outcome")
+
     def printed(self, cell_id: str) -> str:
         """What the cell prints when it is run now."""
         self.run_cells(cell_id)

@@ -56,11 +56,7 @@ def test_chapter_07_decided_by_hand(open_notebook: Opener, front_end: FrontEnd) 
     path = chapter("07")
     page = open_notebook(f"notebooks/{path.name}", front_end)
     page.run_cells(*cells_before(path, "ch07-panel"), "ch07-panel")
-    waits = "waits for your decision"
-    expect(page.status("ch07-panel")).to_contain_text(waits)
-    page.type_reason("ch07-panel", "not mine")
-    page.button("ch07-panel", "Reject").click()
-    outcome = page.printed("ch07-panel-outcome")
+    outcome = page.decide("ch07-panel", "Reject", reason="not mine")
     assert outcome.splitlines()[2:] == [
         'The person rejected delete_file({"path": "access.log"}), because: not mine',
         "Answer: I did not delete anything: you declined the deletion.",
@@ -68,14 +64,12 @@ def test_chapter_07_decided_by_hand(open_notebook: Opener, front_end: FrontEnd) 
     ]
 
     page.run_cells("ch07-panel-yes")
-    expect(page.status("ch07-panel-yes")).to_contain_text(waits)
-    page.button("ch07-panel-yes", "Approve").click()
-    outcome = page.printed("ch07-panel-yes-outcome")
+    outcome = page.decide("ch07-panel-yes", "Approve")
     assert 'The person approved delete_file({"path": "access.log"})' in outcome
     assert outcome.endswith("files: ['errors.log', 'notes.txt']")
 
     page.run_cells("ch07-two-script", "ch07-two-panel")
-    expect(page.status("ch07-two-panel")).to_contain_text(waits)
+    expect(page.status("ch07-two-panel")).to_contain_text("waits for your decision")
     cards = page.panel("ch07-two-panel").locator(".rp-card")
     cards.nth(0).get_by_role("button", name="Reject").click()
     expect(cards).to_have_count(1)

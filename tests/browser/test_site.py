@@ -230,20 +230,14 @@ def test_chapter_07_is_rejected_with_a_reason_and_approved(
 ) -> None:
     page = open_chapter("07")
     run_up_to(page, "ch07-panel")
-    waits = "waits for your decision"
-    expect(page.status("ch07-panel")).to_contain_text(waits)
-    page.type_reason("ch07-panel", "not mine")
-    page.button("ch07-panel", "Reject").click()
-    outcome = page.printed("ch07-panel-outcome")
+    outcome = page.decide("ch07-panel", "Reject", reason="not mine")
     assert 'The person rejected delete_file({"path": "access.log"}), because: not mine' in outcome
     assert outcome.endswith("files: ['access.log', 'errors.log', 'notes.txt']")
     page.write_cell("ch07-told", 'print(told(panel.state, "c2"))')
     assert "not mine" in page.printed("ch07-told")
 
     page.run_cells("ch07-panel-yes")
-    expect(page.status("ch07-panel-yes")).to_contain_text(waits)
-    page.button("ch07-panel-yes", "Approve").click()
-    outcome = page.printed("ch07-panel-yes-outcome")
+    outcome = page.decide("ch07-panel-yes", "Approve")
     assert 'The person approved delete_file({"path": "access.log"})' in outcome
     assert outcome.endswith("files: ['errors.log', 'notes.txt']")
 
