@@ -20,14 +20,14 @@ class AbortSignal:
     """
 
     def __init__(self) -> None:
-        self._flag = threading.Event()
+        self._aborted = False
         self._lock = threading.RLock()  # a signal handler may abort while its thread holds it
         self._callbacks: dict[object, Callable[[], None]] = {}
         self._reason: str | None = None
 
     @property
     def aborted(self) -> bool:
-        return self._flag.is_set()
+        return self._aborted
 
     @property
     def reason(self) -> str | None:
@@ -37,10 +37,10 @@ class AbortSignal:
     def abort(self, reason: str = "aborted") -> None:
         """Set the signal. The first call decides the reason; later ones change nothing."""
         with self._lock:
-            if self._flag.is_set():
+            if self._aborted:
                 return
             self._reason = reason
-            self._flag.set()
+            self._aborted = True
             callbacks = list(self._callbacks.values())
         for callback in callbacks:
             callback()
@@ -68,13 +68,9 @@ class AbortSignal:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
-        def resolve() -> None:
-            if not future.done():
-                future.set_result(None)
-
         def wake() -> None:
             with suppress(RuntimeError):  # that loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(resolve)
+                loop.call_soon_threadsafe(_resolve, future)
 
         with self.calling(wake):
             yield future
@@ -92,7 +88,9 @@ class AbortSignal:
 
     def wait_blocking(self, timeout: float | None = None) -> bool:
         """Block this thread for ``timeout`` seconds or until the abort; True when aborted."""
-        return self._flag.wait(timeout)
+        woken = threading.Event()
+        with self.calling(woken.set):
+            return woken.wait(timeout)
 
     @contextmanager
     def derived(self) -> Iterator[AbortSignal]:
@@ -100,6 +98,11 @@ class AbortSignal:
         child = AbortSignal()
         with self.calling(lambda: child.abort(self._reason or "aborted")):
             yield child
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 @contextmanager
@@ -116,8 +119,13 @@ async def ends_in_time(
     task: asyncio.Future[Any], signal: AbortSignal, timeout_s: float | None = None
 ) -> bool:
     """Wait until the task ends (True), or until the abort or the time limit comes first."""
-    with signal.future() as aborted:
-        await asyncio.wait({task, aborted}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    # Task and abort resolve the same future: to wait for two would take a round of the loop more.
+    with signal.future() as over:
+        task.add_done_callback(lambda _: _resolve(over))
+        if timeout_s is None:
+            await over
+        else:
+            await asyncio.wait({over}, timeout=timeout_s)
     return task.done()
 
 
