@@ -123,6 +123,8 @@ class ChatClient:
         if not (timeout_s > 0 and deadline_s > 0 and max_retries >= 0):
             raise ValueError("timeout_s and deadline_s must be above 0, max_retries 0 or more")
         self.base_url = _checked_url(base_url)
+        # As an object: httpx would read a string again with every request.
+        self._url = httpx.URL(f"{self.base_url}/chat/completions")
         self.model = model
         self.price = price
         self.deadline_s = deadline_s
@@ -219,9 +221,7 @@ class ChatClient:
         """The body of one good answer, streamed or whole, in the shape of a whole one."""
         headers = {RETRY_HEADER: str(attempt)} if attempt else None
         http = self._connected()
-        request = http.build_request(
-            "POST", f"{self.base_url}/chat/completions", content=body, headers=headers
-        )
+        request = http.build_request("POST", self._url, content=body, headers=headers)
         try:
             response = await http.send(request, stream=True)
             try:
@@ -270,7 +270,10 @@ class ChatClient:
     ) -> bytes:
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [self._sendable(message) for message in messages],
+            "messages": [
+                self._sendable(message) if message.get("tool_calls") else message
+                for message in messages
+            ],
         }
         if tools:
             body["tools"] = [_with_parameters(tool) for tool in tools]
@@ -283,9 +286,7 @@ class ChatClient:
         return text.encode("utf-8", "replace")  # half a surrogate pair must not end the run
 
     def _sendable(self, message: Message) -> Message:
-        """The message as this endpoint takes it back, arguments and content mended."""
-        if not message.get("tool_calls"):
-            return message
+        """The message with calls as this endpoint takes it back, arguments and content mended."""
         calls = [_with_json_arguments(call) for call in message["tool_calls"]]
         content = message.get("content") or self._empty_content
         return {**message, "content": content, "tool_calls": calls}
