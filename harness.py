@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -188,9 +189,10 @@ async def run(
     budgets = [condition for condition in conditions if condition.status == "budget_exceeded"]
     with ExitStack() as stack:
         stack.enter_context(claimed(state))
+        file: Path | None = None
         if store is not None:
-            store = stack.enter_context(owning(store, state.run_id))
-            refuse_older(state, store)
+            file = stack.enter_context(owning(store, state.run_id))
+            refuse_older(state, file)
         this = _Run(
             state=state,
             tools=by_name,
@@ -204,7 +206,7 @@ async def run(
             dedupe=dedupe,
             tool_errors_are_fatal=tool_errors_are_fatal,
             tool_error_text=tool_error_text or (lambda error: f"Error: {error_text(error)}"),
-            store=store,
+            file=file,
             parent=owner,
         )
         await this.to_exit()
@@ -235,7 +237,7 @@ class _Run:
     dedupe: bool | Literal["all"]
     tool_errors_are_fatal: bool
     tool_error_text: Callable[[BaseException], str]
-    store: str | Path | None
+    file: Path | None  # in the store
     parent: _Run | None
     asked: set[str] = field(default_factory=set)  # of a person; undecided, they do not run
     seen: dict[str, str] = field(default_factory=dict)
@@ -327,10 +329,19 @@ class _Run:
 
     # Asking the model.
 
+    @cached_property
+    def specs(self) -> list[dict[str, Any]]:
+        return [tool.spec for tool in self.tools.values()]
+
+    @cached_property
+    def call_ids(self) -> set[str]:
+        """The ids of all calls in the transcript: a new call gets none of them."""
+        messages = self.state.messages
+        return {call["id"] for message in messages for call in message.get("tool_calls") or ()}
+
     async def ask(self) -> _Exit | None:
         began = time.perf_counter()
-        specs = [tool.spec for tool in self.tools.values()]
-        request = self.client.complete(self.state.messages, specs, on_delta=self.on_delta)
+        request = self.client.complete(self.state.messages, self.specs, on_delta=self.on_delta)
         task = asyncio.ensure_future(request)
         try:
             if not await ends_in_time(task, self.signal):
@@ -352,10 +363,8 @@ class _Run:
         ends the run must not leave a run that asks again.
         """
         state = self.state
-        specs = [tool.spec for tool in self.tools.values()]
-        bill = bill_for(reply.usage, reply.price, [state.messages, specs], reply.message)
-        used = {call["id"] for one in state.messages for call in one.get("tool_calls") or ()}
-        message = tidy_message(reply.message, used, state.turns + 1)
+        bill = bill_for(reply.usage, reply.price, [state.messages, self.specs], reply.message)
+        message = tidy_message(reply.message, self.call_ids, state.turns + 1)
         calls: list[Call] = message.get("tool_calls") or []
         refused = verdicts(calls, self.tools, cut_off=reply.finish_reason == "length")
         self.account.pay(bill)
@@ -605,8 +614,8 @@ class _Run:
         """
         if self.parent is not None:  # a child run lives in its parent's file
             self.parent.save(before_effect=before_effect)
-        elif self.store is not None and not self.over:
-            write_state(self.state, self.store, sync_name=before_effect)
+        elif self.file is not None and not self.over:
+            write_state(self.state, self.file, sync_name=before_effect)
 
 
 def _ms_since(began: float) -> int:

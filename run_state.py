@@ -212,11 +212,13 @@ def save(state: RunState, directory: str | Path) -> Path:
     RunStoreError when the file there is damaged, OSError when the disk refuses, ValueError for an
     unsafe run id. In each case the file stays as it was.
     """
+    path = state_path(directory, state.run_id)
     # A run that works on this state holds the lock of its store itself.
     with nullcontext() if id(state) in live else owning(directory, state.run_id):
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        refuse_older(state, directory)
-        return write_state(state, directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        refuse_older(state, path)
+        write_state(state, path)
+    return path
 
 
 def load(directory: str | Path, run_id: str) -> RunState:
@@ -269,29 +271,29 @@ def _fits(value: Any, hint: Any) -> bool:
     return hint is Any or isinstance(value, hint)
 
 
-def write_state(state: RunState, directory: str | Path, *, sync_name: bool = True) -> Path:
+# Made once, and not looking for circles: a state is saved twice a turn, and holds what was JSON.
+_to_json = json.JSONEncoder(default=vars, allow_nan=False, check_circular=False).encode
+
+
+def write_state(state: RunState, path: Path, *, sync_name: bool = True) -> None:
     """Save without a look at what is there: for whoever holds the lock.
 
     It writes the whole state: what the next request sends, and the transcripts of child runs.
     There are two saves a turn and two more for each side effect, so what is written grows with a
     run as its requests do, and is never the larger part.
     """
-    path = state_path(directory, state.run_id)
     state.revision += 1
     try:
-        text = json.dumps(vars(state), default=vars, allow_nan=False)
-        write_atomically(path, text, sync_name=sync_name)
+        write_atomically(path, _to_json(vars(state)), sync_name=sync_name)
     except BaseException:
         state.revision -= 1  # nobody must take what was not saved for the newer one
         raise
-    return path
 
 
-def refuse_older(state: RunState, directory: str | Path) -> None:
+def refuse_older(state: RunState, path: Path) -> None:
     """Raise RunBusyError if the file holds later work; RunStoreError if nobody can know."""
-    path = state_path(directory, state.run_id)
-    if path.exists() and load(directory, state.run_id).revision > state.revision:
+    if path.exists() and load(path.parent, state.run_id).revision > state.revision:
         raise RunBusyError(
-            f"run {state.run_id} in {directory} is newer than this copy; nothing was changed. "
+            f"run {state.run_id} in {path.parent} is newer than this copy; nothing was changed. "
             "Load it again, or give the new run an id of its own"
         )

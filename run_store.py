@@ -107,19 +107,20 @@ def _refuse_constant(name: str) -> None:
 def owning(directory: str | Path, run_id: str) -> Iterator[Path]:
     """Be the only one to continue this run. Raises RunBusyError at once when somebody else is.
 
-    The operating system holds the lock for the process, so a dead owner does not keep it. Gives
-    the directory as an absolute path: a tool that changes the working directory does not move it.
+    The operating system holds the lock for the process, so a dead owner does not keep it. Makes
+    the directory, and gives the run's file in it as an absolute path: a tool that changes the
+    working directory does not move it.
     """
-    path = state_path(directory, run_id).absolute().with_suffix(".lock")
+    path = state_path(directory, run_id).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    release = _lock(path)
+    release = _lock(path.with_suffix(".lock"))
     if release is None:
         raise RunBusyError(
             f"run {run_id} is being continued elsewhere; nothing was changed. "
             "Wait for that one to end, then load the run again"
         )
     try:
-        yield path.parent
+        yield path
     finally:
         release()
 
@@ -177,8 +178,12 @@ def _is_torn(file: BinaryIO) -> bool:
     return file.read(1) != b"\n"
 
 
+# Made once: json.dumps would make an encoder for each line.
+_to_line = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _write_line(file: BinaryIO, event: dict[str, Any]) -> None:
-    line = json.dumps({**event, "ts": _now()}, separators=(",", ":")).encode() + b"\n"
+    line = _to_line({**event, "ts": _now()}).encode() + b"\n"
     if file.write(line) != len(line):
         raise OSError("the trace file took only a part of a line")
 

@@ -201,17 +201,17 @@ def error_text(error: BaseException) -> str:
     return type(error).__name__
 
 
-def tidy_message(message: Mapping[str, Any], used: Collection[str], turn: int) -> dict[str, Any]:
+def tidy_message(message: Mapping[str, Any], used: set[str], turn: int) -> dict[str, Any]:
     """A model's message, cleaned once where it enters: texts, and calls that can be sent back.
 
-    Models leave ids out and use them again. Each call gets an id that is not in ``used`` and that
-    no other call of the message has, because an approval must never fit a second call.
+    Models leave ids out and use them again. Each call gets an id that is not in ``used``, and is
+    added there, because an approval must never fit a second call.
     """
     content = clean_text(message.get("content") or "")
     calls: list[dict[str, Any]] = []
     for number, call in enumerate(message.get("tool_calls") or (), 1):
-        taken = {*used, *(earlier["id"] for earlier in calls)}
-        calls.append(_tidy_call(call, taken, f"call_{turn}_{number}"))
+        calls.append(_tidy_call(call, used, f"call_{turn}_{number}"))
+        used.add(calls[-1]["id"])
     if calls:
         return {"role": "assistant", "content": content or None, "tool_calls": calls}
     return {"role": "assistant", "content": content}
