@@ -32,6 +32,7 @@ from run_state import (
     Message,
     RunState,
     RunStatus,
+    StateFile,
     answer_call,
     approve,
     claimed,
@@ -44,7 +45,6 @@ from run_state import (
     reject,
     save,
     waiting_calls,
-    write_state,
 )
 from run_store import RunBusyError, RunStoreError, Trace, check_run_id, open_trace, owning
 from tool_calls import (
@@ -189,10 +189,10 @@ async def run(
     budgets = [condition for condition in conditions if condition.status == "budget_exceeded"]
     with ExitStack() as stack:
         stack.enter_context(claimed(state))
-        file: Path | None = None
+        file: StateFile | None = None
         if store is not None:
-            file = stack.enter_context(owning(store, state.run_id))
-            refuse_older(state, file)
+            file = StateFile(stack.enter_context(owning(store, state.run_id)))
+            refuse_older(state, file.path)
         this = _Run(
             state=state,
             tools=by_name,
@@ -237,7 +237,7 @@ class _Run:
     dedupe: bool | Literal["all"]
     tool_errors_are_fatal: bool
     tool_error_text: Callable[[BaseException], str]
-    file: Path | None  # in the store
+    file: StateFile | None  # in the store
     parent: _Run | None
     asked: set[str] = field(default_factory=set)  # of a person; undecided, they do not run
     seen: dict[str, str] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class _Run:
         state = self.state
         self.conclude(exit)
         try:
-            self.save()
+            self.save(last=True)
         except Exception as problem:
             exit = exit.spoilt_by(problem)
             self.conclude(exit)
@@ -319,7 +319,7 @@ class _Run:
         except Exception as problem:
             self.conclude(exit.spoilt_by(problem))
             with suppress(Exception):
-                self.save()
+                self.save(last=True)
         self.over = True
 
     @property
@@ -422,7 +422,7 @@ class _Run:
             exit = await self.settle(call)
             if exit is not None:
                 return exit
-        self.save()
+        self.save(sync=False)  # a power cut may take what was only read: it is read again
         return None
 
     async def settle(self, call: Call) -> _Exit | None:
@@ -506,7 +506,7 @@ class _Run:
             started.append(call_id)
         try:
             if not tool.safe_to_repeat:
-                self.save(before_effect=True)  # from now on it is known that it was started
+                self.save()  # from now on it is known that it was started
             if not self.signal.aborted:
                 if call_id not in self.state.children:  # else it is a child run that goes on
                     arguments = call["function"]["arguments"]
@@ -608,14 +608,11 @@ class _Run:
         if not self.ended:
             self.trace(event)
 
-    def save(self, *, before_effect: bool = False) -> None:
-        """Save to the store. Before an effect the file must survive a power cut to the last step;
-        elsewhere such a cut may cost one turn, which is asked for again.
-        """
+    def save(self, *, last: bool = False, sync: bool = True) -> None:
         if self.parent is not None:  # a child run lives in its parent's file
-            self.parent.save(before_effect=before_effect)
+            self.parent.save(sync=sync)
         elif self.file is not None and not self.over:
-            write_state(self.state, self.file, sync_name=before_effect)
+            self.file.save(self.state, last=last, sync=sync)
 
 
 def _ms_since(began: float) -> int:

@@ -15,9 +15,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from run_store import (
     RunBusyError,
     RunStoreError,
+    append_line,
     check_run_id,
     owning,
-    read_state,
+    read_objects,
     state_path,
     write_atomically,
 )
@@ -217,7 +218,7 @@ def save(state: RunState, directory: str | Path) -> Path:
     with nullcontext() if id(state) in live else owning(directory, state.run_id):
         path.parent.mkdir(parents=True, exist_ok=True)
         refuse_older(state, path)
-        write_state(state, path)
+        StateFile(path).save(state)
     return path
 
 
@@ -229,7 +230,10 @@ def load(directory: str | Path, run_id: str) -> RunState:
     """
     path = state_path(directory, run_id)
     try:
-        state = _from_dict(read_state(path))
+        saved, *changes = read_objects(path)
+        for change in changes:
+            saved = _merged(saved, change)
+        state = _from_dict(saved)
     except (TypeError, KeyError, AttributeError, ValueError) as problem:
         raise RunStoreError(f"the saved run {path} is damaged: {problem}") from None
     if state.run_id != run_id:
@@ -273,21 +277,72 @@ def _fits(value: Any, hint: Any) -> bool:
 
 # Made once, and not looking for circles: a state is saved twice a turn, and holds what was JSON.
 _to_json = json.JSONEncoder(default=vars, allow_nan=False, check_circular=False).encode
+# So many changes after the whole state; then the whole is written again, lest the file grow long.
+MAX_CHANGES = 100
 
 
-def write_state(state: RunState, path: Path, *, sync_name: bool = True) -> None:
-    """Save without a look at what is there: for whoever holds the lock.
+class StateFile:
+    """The file of a run that goes on: its whole state, and a line for what each later save changed.
 
-    It writes the whole state: what the next request sends, and the transcripts of child runs.
-    There are two saves a turn and two more for each side effect, so what is written grows with a
-    run as its requests do, and is never the larger part.
+    A whole state takes a new file and grows with the run; a line takes one write and one fsync,
+    and holds only the messages that are new. For whoever holds the run's lock.
     """
-    state.revision += 1
-    try:
-        write_atomically(path, _to_json(vars(state)), sync_name=sync_name)
-    except BaseException:
-        state.revision -= 1  # nobody must take what was not saved for the newer one
-        raise
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._changes = 0
+        self._written: dict[int, list[Message]] = {}  # what the file has of each state, by id()
+
+    def save(self, state: RunState, *, last: bool = False, sync: bool = True) -> None:
+        """Add what has changed; the first time, and the ``last``, write the whole state.
+
+        What is saved outlives the process, and with ``sync`` a power cut too; but for the last
+        save: such a cut may bring back the lines before it. Raises OSError when the disk refuses,
+        and then the file stays as it was.
+        """
+        whole = last or not self._written or self._changes == MAX_CHANGES or not self.path.exists()
+        state.revision += 1
+        try:
+            if whole:
+                write_atomically(self.path, _to_json(vars(state)) + "\n", sync_name=not last)
+            else:
+                append_line(self.path, _to_json(self._change(state)), sync=sync)
+        except BaseException:
+            state.revision -= 1  # nobody must take what was not saved for the newer one
+            self._written = {}  # the next save takes no line for granted
+            raise
+        self._changes = 0 if whole else self._changes + 1
+        self._written = {id(one): list(one.messages) for one in _with_children(state)}
+
+    def _change(self, state: RunState) -> dict[str, Any]:
+        """The state without the messages that the file has, and its children likewise."""
+        written = self._written.get(id(state), [])
+        kept = len(written) if state.messages[: len(written)] == written else 0
+        children = {key: self._change(child) for key, child in state.children.items()}
+        new = state.messages[kept:]
+        return {**vars(state), "kept": kept, "messages": new, "children": children}
+
+
+def _with_children(state: RunState) -> Iterator[RunState]:
+    yield state
+    for child in state.children.values():
+        yield from _with_children(child)
+
+
+def _merged(saved: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """The state that was saved, brought up to date by a line of the file."""
+    merged = dict(change)
+    kept = merged.pop("kept")
+    if not 0 <= kept <= len(saved["messages"]):
+        raise ValueError(
+            f"a line builds on {kept} messages, but there are {len(saved['messages'])}"
+        )
+    merged["messages"] = saved["messages"][:kept] + change["messages"]
+    merged["children"] = {
+        key: _merged(saved["children"].get(key, {"messages": [], "children": {}}), child)
+        for key, child in change["children"].items()
+    }
+    return merged
 
 
 def refuse_older(state: RunState, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files of a run: ids that are safe as names, atomic saves, one owner at a time, the trace."""
+"""The files of a run: ids that are safe as names, saves, one owner at a time, the trace."""
 
 from __future__ import annotations
 
@@ -49,25 +49,47 @@ def write_atomically(path: Path, text: str, *, sync_name: bool = True) -> None:
 
     Write beside it, fsync, replace, fsync the directory: after the return it survives a power cut.
     Without ``sync_name`` the last step is left out: a power cut (not the end of the process) may
-    then bring back the text before, whole. For one writer at a time: whoever holds the run's lock.
+    then bring back the file before, whole. For one writer at a time: whoever holds the run's lock.
     """
-    # System calls, not pathlib and tempfile: a run saves twice a turn, and it is measurable. One
-    # name, not a new one each time: what a kill leaves behind is overwritten by the next save.
-    name = os.fspath(path)
-    temporary = f"{name}.tmp"
+    # One name, not a new one each time: what a kill leaves behind is overwritten by the next save.
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(handle)
-        os.replace(temporary, name)  # noqa: PTH105
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108
+            temporary.unlink()
         raise
     if sync_name:
         _fsync_directory(path.parent)
+
+
+def append_line(path: Path, text: str, *, sync: bool = True) -> None:
+    """Add a line to a file that is there, and fsync it: one write, and no new file.
+
+    A crash can leave a part of the line, without its end: then it was never saved, and readers
+    leave it out. When the disk refuses, the file stays as it was. Without ``sync`` the line
+    outlives the process, but a power cut may take it, until a later line is synced.
+    """
+    with path.open("r+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            _write_whole(file, f"{text}\n".encode())
+            if sync:
+                os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
+
+
+def _write_whole(file: BinaryIO, line: bytes) -> None:
+    if file.write(line) != len(line):
+        raise OSError("the file took only a part of a line")
 
 
 def _fsync_directory(directory: Path) -> None:
@@ -81,10 +103,19 @@ def _fsync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """The saved object. Raises RunStoreError when there is none or it is damaged."""
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a saved run: the first one, and those of the lines after it.
+
+    A last line without its end was cut off by a crash and is left out. Raises RunStoreError when
+    there is no such file or it is damaged.
+    """
     try:
-        saved = json.loads(path.read_text("utf-8"), parse_constant=_refuse_constant)
+        text = path.read_text("utf-8").lstrip()
+        first, end = _json.raw_decode(text)
+        after, *lines = text[end:].split("\n")
+        if after.strip():
+            raise json.JSONDecodeError("Extra data", text, end)
+        objects = [first, *(_json.decode(line) for line in lines[:-1] if line)]
     except FileNotFoundError:
         raise RunStoreError(f"no saved run {path.stem} in {path.parent}") from None
     except (ValueError, RecursionError) as problem:
@@ -94,13 +125,16 @@ def read_state(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as problem:
         raise RunStoreError(f"the saved run {path} cannot be read: {problem}") from None
-    if not isinstance(saved, dict):
+    if not all(isinstance(one, dict) for one in objects):
         raise RunStoreError(f"the saved run {path} is damaged (not an object); it was not changed")
-    return saved
+    return objects
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}")
+
+
+_json = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 @contextmanager
@@ -183,9 +217,7 @@ _to_line = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _write_line(file: BinaryIO, event: dict[str, Any]) -> None:
-    line = _to_line({**event, "ts": _now()}).encode() + b"\n"
-    if file.write(line) != len(line):
-        raise OSError("the trace file took only a part of a line")
+    _write_whole(file, _to_line({**event, "ts": _now()}).encode() + b"\n")
 
 
 def _now() -> str:

@@ -54,7 +54,7 @@ from harness import (
     save,
     waiting_calls,
 )
-from run_store import write_atomically
+from run_store import append_line, write_atomically
 from scripted_provider import Message, ScriptedTransport, asks, call, text
 
 RUN_ID = "swept"
@@ -132,7 +132,7 @@ class Moments:
 
     @contextmanager
     def in_files(self) -> Iterator[None]:
-        """Moments in each step of a save (before it, written, replaced) and after trace lines.
+        """Moments in each step of a save (before, half written, written) and after trace lines.
 
         fsync itself is left out: a process that dies takes nothing with it that it has written.
         """
@@ -142,8 +142,19 @@ class Moments:
             write_line(file, event)
             self(f"after the line {event['type']}")
 
+        def added(path: Path, text: str, **options: bool) -> None:
+            self("before a line")
+            size = path.stat().st_size
+            with path.open("ab") as file:
+                file.write(text[: len(text) // 2].encode())
+            self("in the middle of a line")
+            os.truncate(path, size)
+            append_line(path, text, **options)
+            self("after a line")
+
         with (
-            mock.patch("run_state.write_atomically", self.before("a save", write_atomically)),
+            mock.patch("run_state.write_atomically", self.before("a whole", write_atomically)),
+            mock.patch("run_state.append_line", added),
             mock.patch("os.fsync", self.before("fsync", lambda descriptor: None)),
             mock.patch("run_store._write_line", traced),
         ):
@@ -337,7 +348,7 @@ class Sweep:
         for kill_at in kills:
             ends.append(self.in_a_process(directory, kill_at))
             file = directory / f"{RUN_ID}.json"
-            left.append(json.loads(file.read_text("utf-8")) if file.exists() else None)
+            left.append(asdict(load(directory, RUN_ID)) if file.exists() else None)
         ends.append(self.in_a_process(directory, None))
         return {**report(directory), "kills": kills, "ends": ends, "left": left}
 

@@ -121,9 +121,11 @@ def check_trace(row: Row, kills: int) -> None:
 
 def test_the_moments_are_where_they_should_be() -> None:
     moments: Counter[str] = Counter(swept("approved")[0]["moments"])
-    assert moments["before a save"] >= 8
-    # The file each time, and the directory where it matters: before the effect, for the person.
-    assert moments["before fsync"] == moments["before a save"] + 2
+    # Two processes' first saves, their exits, and what the person said; between them, lines.
+    assert moments["before a whole"] == 5
+    assert moments["before a line"] == moments["in the middle of a line"] == 5
+    # The file of each whole, the directory but for exits, and each line but two of results.
+    assert moments["before fsync"] == 5 + 3 + 3
     assert moments["delete_file: after the effect"] == 1  # in the middle of the tool
     assert moments["after the answer"] == 3
     for kind in ("turn", "tool_start", "tool_result", "approval_required", "run_stopped"):

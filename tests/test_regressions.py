@@ -42,10 +42,10 @@ def test_stop_between_the_note_of_a_start_and_the_start(tmp_path: Path) -> None:
     """The note was saved, the signal came, and the tool started all the same."""
     rig = Rig(asks(ADD), text("ok"), store=tmp_path)
 
-    def stop_at_the_save(self: Any, *, before_effect: bool = False) -> None:
-        if before_effect:
+    def stop_at_the_save(self: Any, **options: bool) -> None:
+        if rig.state.started:
             rig.stop()
-        original(self, before_effect=before_effect)
+        original(self, **options)
 
     original = harness._Run.save
     with pytest.MonkeyPatch.context() as patch:

@@ -10,12 +10,16 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import run_state
 from harness import (
@@ -23,13 +27,15 @@ from harness import (
     RunBusyError,
     RunState,
     RunStoreError,
+    Tool,
+    ToolContext,
     load,
     new_run,
     run,
     save,
 )
-from run_state import STATE_VERSION
-from run_store import write_atomically
+from run_state import MAX_CHANGES, STATE_VERSION, StateFile
+from run_store import append_line, write_atomically
 from scripted_provider import asks, call, text
 from tests.rig import Rig, client_of
 
@@ -68,7 +74,7 @@ def no_temporary_file(path: Any, *arguments: Any) -> int:
 BROKEN_DISKS: dict[str, Callable[[], Any]] = {
     "half of the bytes": disk_full,
     "fsync": lambda: failing("os.fsync"),
-    "replace": lambda: failing("os.replace"),
+    "replace": lambda: failing("pathlib.Path.replace"),
     "the file beside it": lambda: mock.patch("os.open", no_temporary_file),
     "interrupted": lambda: mock.patch("os.fsync", side_effect=KeyboardInterrupt),
 }
@@ -86,6 +92,33 @@ def test_a_save_that_fails_leaves_the_version_before(how: str, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r1.json", "r1.lock"]
     assert state.revision == before.revision  # what was not saved does not count as newer
     save(state, tmp_path)
+    assert load(tmp_path, "r1").output == "newer"
+
+
+BROKEN_LINES: dict[str, Callable[[], Any]] = {
+    "half of the bytes": lambda: mock.patch("run_store._write_whole", half_of_a_line),
+    "fsync": lambda: failing("os.fsync"),
+    "interrupted": lambda: mock.patch("os.fsync", side_effect=KeyboardInterrupt),
+}
+
+
+def half_of_a_line(file: Any, line: bytes) -> None:
+    file.write(line[: len(line) // 2])
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("how", BROKEN_LINES)
+def test_a_line_that_fails_leaves_the_version_before(how: str, tmp_path: Path) -> None:
+    state = new_run("", "Do it.", "r1")
+    file = StateFile(tmp_path / "r1.json")
+    file.save(state)
+    before = file.path.read_text("utf-8")
+    state.output = "newer"
+    with BROKEN_LINES[how](), pytest.raises((OSError, KeyboardInterrupt)):
+        file.save(state)
+    assert file.path.read_text("utf-8") == before
+    assert state.revision == 1
+    file.save(state)
     assert load(tmp_path, "r1").output == "newer"
 
 
@@ -107,24 +140,55 @@ def test_what_a_kill_left_of_a_save_is_not_in_the_way(tmp_path: Path) -> None:
     assert not (tmp_path / "r1.json.tmp").exists()
 
 
-def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
-    """Write, fsync, replace, and then fsync the directory, which holds the name."""
+@contextmanager
+def noted_steps() -> Iterator[list[str]]:
+    """What reaches the disk, in its order."""
     steps: list[str] = []
-    real_fsync, real_replace = os.fsync, os.replace
+    real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(descriptor: int) -> None:
         kind = "directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
         steps.append(f"fsync the {kind}")
         real_fsync(descriptor)
 
-    def replace(path: str, target: str) -> None:
+    def replace(path: Path, target: Path) -> Path:
         steps.append("replace")
-        real_replace(path, target)
+        return real_replace(path, target)
 
-    with mock.patch("os.fsync", fsync), mock.patch("os.replace", replace):
+    with mock.patch("os.fsync", fsync), mock.patch.object(Path, "replace", replace):
+        yield steps
+
+
+WHOLE = ["fsync the file", "replace"]
+DIRECTORY = [] if os.name == "nt" else ["fsync the directory"]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path) -> None:
+    """Write, fsync, replace, and then fsync the directory, which holds the name."""
+    with noted_steps() as steps:
         save(new_run("", "Do it.", "r1"), tmp_path)
-    directory = [] if os.name == "nt" else ["fsync the directory"]
-    assert steps == ["fsync the file", "replace", *directory]
+    assert steps == [*WHOLE, *DIRECTORY]
+
+
+def test_a_run_waits_for_the_disk_when_it_has_paid_and_around_an_effect(tmp_path: Path) -> None:
+    reads = call("n1", "read_note", {"id": 1})
+    rig = Rig(asks(reads), asks(ADD), text("ok"), store=tmp_path)
+    line = ["fsync the file"]
+    moments: dict[str, list[str]] = {}
+    with noted_steps() as steps:
+
+        def note(event: dict[str, Any]) -> None:
+            moments[f"{event['type']} {event.get('toolName', event.get('turn', ''))}"] = [*steps]
+            steps.clear()
+
+        rig.on_event = note
+        rig.run()
+    assert moments["turn 1"] == [*WHOLE, *DIRECTORY]
+    assert moments["tool_start read_note"] == []
+    assert moments["turn 2"] == line  # and with it what was read
+    assert moments["tool_start add_note"] == line  # that it is started
+    assert moments["turn 3"] == [*line, *line]  # its result, and the next answer
+    assert moments["run_stopped "] == WHOLE
 
 
 # --- a disk that fails in the middle of a run -----------------------------------------------------
@@ -133,17 +197,25 @@ MAIL = call("m1", "send_mail", {"text": "hello"})
 ADD = call("a1", "add_note", {"text": "a"})
 
 
-def disk_failing_at(numbers: range) -> Any:
+@contextmanager
+def disk_failing_at(numbers: range) -> Iterator[None]:
     """Saves fail whose number, counted from 0, is among these."""
-    write, count = write_atomically, [-1]
+    count = [-1]
 
-    def sometimes(path: Path, written: str, **options: bool) -> None:
-        count[0] += 1
-        if count[0] in numbers:
-            raise OSError(28, "No space left on device")
-        write(path, written, **options)
+    def sometimes(write: Callable[..., None]) -> Callable[..., None]:
+        def written(path: Path, content: str, **options: bool) -> None:
+            count[0] += 1
+            if count[0] in numbers:
+                raise OSError(28, "No space left on device")
+            write(path, content, **options)
 
-    return mock.patch("run_state.write_atomically", sometimes)
+        return written
+
+    with (
+        mock.patch("run_state.write_atomically", sometimes(write_atomically)),
+        mock.patch("run_state.append_line", sometimes(append_line)),
+    ):
+        yield
 
 
 @pytest.mark.parametrize("goes_on_failing", [False, True])
@@ -185,6 +257,129 @@ def test_a_start_that_could_not_be_saved_is_no_start(tmp_path: Path) -> None:
     assert (rig.state.status, rig.effects, rig.state.started) == ("failed", [], [])
     rig.follow_up("and now?")
     assert rig.told("a1").startswith("Not executed")
+
+
+# --- the lines of a run that goes on --------------------------------------------------------------
+
+
+def file_of_a_run(directory: Path) -> tuple[Path, list[RunState]]:
+    """A file with a whole state and a line for each of three saves; the state at each of them."""
+    state, file, saves = new_run("", "Do it.", "r1"), StateFile(directory / "r1.json"), []
+    child = new_run("", "Help.", "r1.c")
+    for number in range(4):
+        state.messages.append({"role": "assistant", "content": f"\u2028 \ud83d line {number}"})
+        state.turns += 1
+        if number:
+            state.children["c"] = child
+            child.messages.append({"role": "assistant", "content": f"child {number}"})
+        file.save(state)
+        saves.append(deepcopy(state))
+    return file.path, saves
+
+
+def test_a_line_holds_only_the_messages_that_are_new(tmp_path: Path) -> None:
+    path, saves = file_of_a_run(tmp_path)
+    whole, *lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert "kept" not in whole
+    assert [line["kept"] for line in lines] == [2, 3, 4]
+    assert [len(line["messages"]) for line in lines] == [1, 1, 1]
+    assert [line["children"]["c"]["kept"] for line in lines] == [0, 2, 3]
+    assert load(tmp_path, "r1") == saves[-1]
+
+
+def test_a_file_that_a_crash_cut_holds_the_last_save_that_is_whole(tmp_path: Path) -> None:
+    path, saves = file_of_a_run(tmp_path)
+    content = path.read_bytes()
+    first = content.index(b"\n") + 1
+    for size in range(first, len(content) + 1):
+        path.write_bytes(content[:size])
+        assert load(tmp_path, "r1") == saves[content[:size].count(b"\n") - 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "17",
+        "null",
+        '{"kept": 0}',
+        '{"kept": 99, "messages": [], "children": {}}',
+        '{"kept": -1, "messages": [], "children": {}}',
+        '{"kept": "1", "messages": [], "children": {}}',
+    ],
+)
+def test_a_line_of_something_else_is_damage(line: str, tmp_path: Path) -> None:
+    path, _ = file_of_a_run(tmp_path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(RunStoreError, match="is damaged"):
+        load(tmp_path, "r1")
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=12))
+def test_whatever_is_saved_in_lines_is_loaded(steps: list[tuple[int, int, bool]]) -> None:
+    """Messages are added, taken away and exchanged, in the run and in its child."""
+    with TemporaryDirectory() as directory:
+        state, file = new_run("", "Do it.", "r1"), StateFile(Path(directory, "r1.json"))
+        for number, (removed, added, in_child) in enumerate(steps):
+            one = state
+            if in_child:
+                one = state.children.setdefault("c", new_run("", "Help.", "r1.c"))
+            del one.messages[max(0, len(one.messages) - removed) :]
+            one.messages += [{"role": "user", "content": f"{number}"} for _ in range(added)]
+            file.save(state, sync=False)
+            assert load(directory, "r1") == state
+
+
+def test_a_long_run_does_not_leave_a_long_file(tmp_path: Path) -> None:
+    state, file = new_run("", "Do it.", "r1"), StateFile(tmp_path / "r1.json")
+    lengths = []
+    with mock.patch("os.fsync"):
+        for _ in range(3 * MAX_CHANGES):
+            file.save(state)
+            lengths.append(len(file.path.read_text("utf-8").splitlines()))
+    assert max(lengths) == MAX_CHANGES + 1
+    assert lengths.count(1) == 3
+
+
+def test_a_run_that_has_stopped_is_one_json_object(tmp_path: Path) -> None:
+    rig = Rig(asks(ADD, MAIL), text("ok"), store=tmp_path)
+    rig.run()
+    assert rig.state.status == "interrupted"
+    assert json.loads((tmp_path / "rig.json").read_text("utf-8")) == asdict(rig.state)
+
+
+def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    rig = Rig(asks(ADD), text("ok"), store=tmp_path)
+    loaded = []
+
+    def look(event: dict[str, Any]) -> None:
+        if event["type"] == "tool_result":
+            (tmp_path / "rig.json").unlink()
+        elif event["type"] == "turn":
+            loaded.append(load(tmp_path, "rig").turns)
+
+    rig.on_event = look
+    rig.run()
+    assert rig.state.status == "completed"
+    assert loaded == [1, 2]
+
+
+def test_a_run_goes_on_after_a_save_by_its_own_tool(tmp_path: Path) -> None:
+    """Its lines stand on the file that the tool has put in place of the other one."""
+    rig = Rig(asks(call("s1", "save_it")), asks(ADD), text("ok"), store=tmp_path)
+    loaded = []
+
+    def save_it(args: dict[str, Any], ctx: ToolContext) -> str:
+        save(rig.state, tmp_path)
+        return "saved"
+
+    rig.tools.append(Tool("save_it", "Save.", None, save_it, read_only=True))
+    rig.on_event = lambda event: loaded.append(load(tmp_path, "rig").turns)
+    rig.run()
+    assert rig.state.status == "completed"
+    assert loaded == [1, 1, 1, 2, 2, 2, 3, 3]
 
 
 # --- files that cannot be read --------------------------------------------------------------------
@@ -364,24 +559,31 @@ def test_a_migration_that_fails_is_a_damaged_file(
 
 
 @pytest.mark.parametrize("turns", [10, 40])
-def test_a_save_writes_little_more_than_the_next_request_sends(turns: int, tmp_path: Path) -> None:
-    """So its cost grows with the run as the requests' does, and is never the larger part."""
+def test_a_save_writes_what_is_new(turns: int, tmp_path: Path) -> None:
+    """So what a run writes grows as the run does, and what it sends grows with its square."""
     notes = [asks(call(f"n{n}", "read_note", {"id": 1})) for n in range(turns)]
-    written: list[int] = []
-    write = write_atomically
+    wholes: list[int] = []
+    lines: list[int] = []
 
-    def note(path: Path, saved: str, **options: bool) -> None:
-        written.append(len(saved))
-        write(path, saved, **options)
+    def noted(sizes: list[int], write: Callable[..., None]) -> Callable[..., None]:
+        def written(path: Path, content: str, **options: bool) -> None:
+            sizes.append(len(content))
+            write(path, content, **options)
+
+        return written
 
     rig = Rig(*notes, store=tmp_path)
-    with mock.patch("run_state.write_atomically", note):
+    with (
+        mock.patch("run_state.write_atomically", noted(wholes, write_atomically)),
+        mock.patch("run_state.append_line", noted(lines, append_line)),
+    ):
         rig.run(limits=Limits(max_turns=turns))
     sent = [len(json.dumps(exchange.request)) for exchange in rig.exchanges]
     assert len(sent) == turns
-    assert len(written) == 2 * turns  # an answer, and what its calls returned
-    assert sum(written) < 2.5 * sum(sent)
-    assert max(written) < 1.5 * max(sent)
+    assert (len(wholes), len(lines)) == (2, 2 * turns - 2)  # the first and the last save
+    assert max(wholes) < 1.5 * max(sent)
+    ids = len(json.dumps(rig.state.started))  # the part of a line that grows
+    assert max(lines) < 700 + ids
 
 
 def test_reads_are_saved_together_and_each_effect_by_itself(tmp_path: Path) -> None:
