@@ -609,6 +609,7 @@ class Provider:
             said = f"The script {request['model']!r} raised {type(problem).__name__}: {problem}"
             return _json_answer(500, error_body(said, "server_error"))
         if fault.change is not None:
+            body = deepcopy(body)  # what a fault changes must not change the script's own message
             new_body = fault.change(body)
             body = body if new_body is None else new_body
         if request.get("stream"):
@@ -625,8 +626,7 @@ class Provider:
             "object": "chat.completion",
             "created": 0,
             "model": request["model"],
-            # A copy: what a fault changes in it must not change the script's own message.
-            "choices": [{"index": 0, "message": deepcopy(message), "finish_reason": finish}],
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
             "usage": usage,
         }
 
@@ -778,7 +778,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self.server.provider.answer(body, attempt))
 
     def _send(self, answer: Answer) -> None:
-        time.sleep(answer.delay_s)
+        if answer.delay_s:  # even no time at all takes a system's timer a tenth of a millisecond
+            time.sleep(answer.delay_s)
         if answer.drop:
             self.close_connection = True
             return
@@ -798,7 +799,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_chunks(self, answer: Answer) -> None:
         for index, chunk in enumerate(_cut(answer)):
-            if index:
+            if index and answer.chunk_delay_s:
                 time.sleep(answer.chunk_delay_s)
             self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
             self.wfile.flush()
