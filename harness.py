@@ -422,7 +422,7 @@ class _Run:
             exit = await self.settle(call)
             if exit is not None:
                 return exit
-        self.save(sync=False)  # a power cut may take what was only read: it is read again
+        self.save(sync=False)  # what a power cut may take of it is safe to repeat
         return None
 
     async def settle(self, call: Call) -> _Exit | None:

@@ -20,6 +20,7 @@ from run_store import (
     owning,
     read_objects,
     state_path,
+    sync_directory,
     write_atomically,
 )
 from tool_calls import clean_text
@@ -234,7 +235,7 @@ def load(directory: str | Path, run_id: str) -> RunState:
         for change in changes:
             saved = _merged(saved, change)
         state = _from_dict(saved)
-    except (TypeError, KeyError, AttributeError, ValueError) as problem:
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as problem:
         raise RunStoreError(f"the saved run {path} is damaged: {problem}") from None
     if state.run_id != run_id:
         raise RunStoreError(f"the saved run {path} is damaged: it holds run {state.run_id!r}")
@@ -285,13 +286,15 @@ class StateFile:
     """The file of a run that goes on: its whole state, and a line for what each later save changed.
 
     A whole state takes a new file and grows with the run; a line takes one write and one fsync,
-    and holds only the messages that are new. For whoever holds the run's lock.
+    and holds only the messages that are new: one that is saved is taken not to change any more.
+    For whoever holds the run's lock.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._changes = 0
-        self._written: dict[int, list[Message]] = {}  # what the file has of each state, by id()
+        # What the file has of each transcript: the run's own, at (), and those of its children.
+        self._written: dict[tuple[str, ...], list[Message]] = {}
 
     def save(self, state: RunState, *, last: bool = False, sync: bool = True) -> None:
         """Add what has changed; the first time, and the ``last``, write the whole state.
@@ -304,7 +307,7 @@ class StateFile:
         state.revision += 1
         try:
             if whole:
-                write_atomically(self.path, _to_json(vars(state)) + "\n", sync_name=not last)
+                write_atomically(self.path, _to_json(vars(state)) + "\n")
             else:
                 append_line(self.path, _to_json(self._change(state)), sync=sync)
         except BaseException:
@@ -312,21 +315,24 @@ class StateFile:
             self._written = {}  # the next save takes no line for granted
             raise
         self._changes = 0 if whole else self._changes + 1
-        self._written = {id(one): list(one.messages) for one in _with_children(state)}
+        self._written = dict(_transcripts(state))
+        if whole and not last:
+            sync_directory(self.path.parent)
 
-    def _change(self, state: RunState) -> dict[str, Any]:
+    def _change(self, state: RunState, *path: str) -> dict[str, Any]:
         """The state without the messages that the file has, and its children likewise."""
-        written = self._written.get(id(state), [])
+        written = self._written.get(path, [])
         kept = len(written) if state.messages[: len(written)] == written else 0
-        children = {key: self._change(child) for key, child in state.children.items()}
+        children = {key: self._change(child, *path, key) for key, child in state.children.items()}
         new = state.messages[kept:]
         return {**vars(state), "kept": kept, "messages": new, "children": children}
 
 
-def _with_children(state: RunState) -> Iterator[RunState]:
-    yield state
-    for child in state.children.values():
-        yield from _with_children(child)
+def _transcripts(state: RunState, *path: str) -> Iterator[tuple[tuple[str, ...], list[Message]]]:
+    """Copies of the lists of messages, with the keys that lead to each."""
+    yield path, list(state.messages)
+    for key, child in state.children.items():
+        yield from _transcripts(child, *path, key)
 
 
 def _merged(saved: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:

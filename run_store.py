@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import re
 import sys
@@ -44,12 +46,12 @@ def state_path(directory: str | Path, run_id: Any) -> Path:
     return Path(directory) / f"{check_run_id(run_id)}.json"
 
 
-def write_atomically(path: Path, text: str, *, sync_name: bool = True) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replace the file so that a reader, or a crash, sees the old text or the new, never half.
 
-    Write beside it, fsync, replace, fsync the directory: after the return it survives a power cut.
-    Without ``sync_name`` the last step is left out: a power cut (not the end of the process) may
-    then bring back the file before, whole. For one writer at a time: whoever holds the run's lock.
+    Write beside it, fsync, replace. Until its directory is synced too, a power cut (not the end of
+    the process) may bring back the file before, whole. For one writer at a time: whoever holds the
+    run's lock.
     """
     # One name, not a new one each time: what a kill leaves behind is overwritten by the next save.
     temporary = path.with_name(f"{path.name}.tmp")
@@ -64,8 +66,6 @@ def write_atomically(path: Path, text: str, *, sync_name: bool = True) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    if sync_name:
-        _fsync_directory(path.parent)
 
 
 def append_line(path: Path, text: str, *, sync: bool = True) -> None:
@@ -92,13 +92,16 @@ def _write_whole(file: BinaryIO, line: bytes) -> None:
         raise OSError("the file took only a part of a line")
 
 
-def _fsync_directory(directory: Path) -> None:
-    """Make the new name durable too. Windows cannot open a directory, and needs no such step."""
+def sync_directory(directory: Path) -> None:
+    """Make the names in it durable too, where the system has such a step: Windows has none."""
     if os.name == "nt":
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have none either
+            raise
     finally:
         os.close(descriptor)
 
@@ -106,8 +109,8 @@ def _fsync_directory(directory: Path) -> None:
 def read_objects(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a saved run: the first one, and those of the lines after it.
 
-    A last line without its end was cut off by a crash and is left out. Raises RunStoreError when
-    there is no such file or it is damaged.
+    A last line without its end, or with a hole, was cut by a crash and is left out. Raises
+    RunStoreError when there is no such file or it is damaged.
     """
     try:
         text = path.read_text("utf-8").lstrip()
@@ -115,7 +118,10 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
         after, *lines = text[end:].split("\n")
         if after.strip():
             raise json.JSONDecodeError("Extra data", text, end)
-        objects = [first, *(_json.decode(line) for line in lines[:-1] if line)]
+        whole = lines[:-1]
+        if whole and "\0" in whole[-1]:  # a power cut came when its end was on the disk already
+            whole.pop()
+        objects = [first, *(_json.decode(line) for line in whole if line)]
     except FileNotFoundError:
         raise RunStoreError(f"no saved run {path.stem} in {path.parent}") from None
     except (ValueError, RecursionError) as problem:
@@ -134,7 +140,13 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}")
 
 
-_json = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError(f"it holds {number}")
+    return float(number)
+
+
+_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ import fastjsonschema
 from abort_signal import AbortSignal, abandon, ends_in_time, give_up
 
 MAX_RESULT_CHARS = 100_000
+# Of arguments. They are saved, and whoever loads them may have a deep stack of its own already.
+MAX_DEPTH = 100
 EXCERPT_CHARS = 120
 # Ids that an endpoint takes back, and that can be part of a path of ids.
 _CALL_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -241,6 +243,8 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
         return {}
     try:
         arguments = json.loads(raw)
+        if _deeper(arguments, MAX_DEPTH):
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
         # NaN and 1e999 are read, but are no JSON; "\\ud83d" is read, but is no character.
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         if _SURROGATES.search(text):
@@ -256,6 +260,11 @@ def parse_arguments(name: str, raw: str) -> dict[str, Any]:
             f"They were: {excerpt(raw)}"
         )
     return arguments
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deeper(one, levels - 1) for one in inner)
 
 
 def check_call(call: Mapping[str, Any], tools: Mapping[str, Tool]) -> tuple[Tool, dict[str, Any]]:

@@ -124,6 +124,16 @@ def test_a01_broken_arguments_are_told_and_the_other_calls_run(raw: str) -> None
     assert good["function"]["arguments"] == '{"id": 1}'
 
 
+def test_a01_arguments_nested_too_deep_are_told() -> None:
+    """They would be saved, and not every stack has room to load them."""
+    deep = [f'{{"text": {"[" * levels}{"]" * levels}}}' for levels in (99, 100)]
+    rig = Rig(asks(call("c1", "add_note", deep[0]), call("c2", "add_note", deep[1])), text("ok"))
+    rig.run()
+    assert "do not fit" in rig.told("c1")
+    assert "nested more than 100 deep" in rig.told("c2")
+    assert rig.state.status == "completed"
+
+
 # --- A02: arguments empty, null, missing, or already an object ------------------------------------
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -120,6 +121,36 @@ def test_a_line_that_fails_leaves_the_version_before(how: str, tmp_path: Path) -
     assert state.revision == 1
     file.save(state)
     assert load(tmp_path, "r1").output == "newer"
+
+
+def failing_directories(code: int) -> Any:
+    """A file system that syncs files and no directories."""
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        real_fsync(descriptor)
+
+    return mock.patch("os.fsync", fsync)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not sync directories")
+def test_a_name_that_cannot_be_synced_is_told_and_the_save_is_there(tmp_path: Path) -> None:
+    state = new_run("", "Do it.", "r1")
+    with failing_directories(errno.EIO), pytest.raises(OSError, match="Input/output"):
+        save(state, tmp_path)
+    assert load(tmp_path, "r1") == state
+    save(state, tmp_path)
+    assert load(tmp_path, "r1").revision == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not sync directories")
+def test_a_file_system_that_syncs_no_directories_will_do(tmp_path: Path) -> None:
+    rig = Rig(asks(ADD), text("ok"), store=tmp_path)
+    with failing_directories(errno.EINVAL):
+        rig.run()
+    assert rig.state.status == "completed"
 
 
 def test_a_failed_save_does_not_outrank_what_another_process_saved(tmp_path: Path) -> None:
@@ -294,6 +325,49 @@ def test_a_file_that_a_crash_cut_holds_the_last_save_that_is_whole(tmp_path: Pat
     for size in range(first, len(content) + 1):
         path.write_bytes(content[:size])
         assert load(tmp_path, "r1") == saves[content[:size].count(b"\n") - 1]
+
+
+def test_a_last_line_with_a_hole_was_never_saved(tmp_path: Path) -> None:
+    """A power cut came when the end of the line was on the disk and its middle was not."""
+    path, saves = file_of_a_run(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[:-200] + bytes(150) + content[-50:])
+    assert load(tmp_path, "r1") == saves[-2]
+    path.write_bytes(content[:-200] + bytes(150) + content[-50:] + content[-50:])
+    with pytest.raises(RunStoreError, match="is damaged"):
+        load(tmp_path, "r1")
+
+
+def test_children_that_change_places_are_not_mixed_up(tmp_path: Path) -> None:
+    path, saves = file_of_a_run(tmp_path)
+    state, file = saves[-1], StateFile(path)
+    file.save(state)
+    for number in range(20):
+        _, child = state.children.popitem()
+        child.messages = [*child.messages, {"role": "user", "content": str(number)}]
+        state.children[str(number % 3)] = child
+        file.save(state, sync=False)
+        assert load(tmp_path, "r1") == state
+        state.children[str(number % 3)] = new_run("", f"Help {number}.", "r1.c")
+        file.save(state, sync=False)
+        assert load(tmp_path, "r1") == state
+
+
+@pytest.mark.parametrize("levels", [*range(400, 520, 8), 5000])
+def test_children_of_children_without_end_are_damage(levels: int, tmp_path: Path) -> None:
+    path, _ = file_of_a_run(tmp_path)
+    state = json.loads(path.read_text("utf-8").splitlines()[0])
+    before, after = json.dumps({**state, "children": {"c": "HERE"}}).split('"HERE"')
+    path.write_text(before * levels + json.dumps(state) + after * levels, "utf-8")
+    with suppress(RunStoreError) if levels < 5000 else pytest.raises(RunStoreError, match="damage"):
+        load(tmp_path, "r1")  # and no other error than that
+
+
+def test_a_number_too_large_for_a_float_is_damage(tmp_path: Path) -> None:
+    state = saved(tmp_path)
+    text = json.dumps({**state, "cost_usd": 0.5}).replace('"cost_usd": 0.5', '"cost_usd": 1e999')
+    (tmp_path / "rig.json").write_text(text, "utf-8")
+    refused(tmp_path, "is damaged")
 
 
 @pytest.mark.parametrize(
