@@ -212,7 +212,8 @@ def save(state: RunState, directory: str | Path) -> Path:
 
     Raises RunBusyError when another process is continuing this run or a newer copy is there,
     RunStoreError when the file there is damaged, OSError when the disk refuses, ValueError for an
-    unsafe run id. In each case the file stays as it was.
+    unsafe run id. In each case the file stays as it was; only when nothing but the sync of its
+    directory fails (OSError) is the state there all the same.
     """
     path = state_path(directory, state.run_id)
     # A run that works on this state holds the lock of its store itself.
@@ -301,7 +302,7 @@ class StateFile:
 
         What is saved outlives the process, and with ``sync`` a power cut too; but for the last
         save: such a cut may bring back the lines before it. Raises OSError when the disk refuses,
-        and then the file stays as it was.
+        and then the file stays as it was, unless only its directory could not be synced.
         """
         whole = last or not self._written or self._changes == MAX_CHANGES or not self.path.exists()
         state.revision += 1

@@ -113,15 +113,7 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     RunStoreError when there is no such file or it is damaged.
     """
     try:
-        text = path.read_text("utf-8").lstrip()
-        first, end = _json.raw_decode(text)
-        after, *lines = text[end:].split("\n")
-        if after.strip():
-            raise json.JSONDecodeError("Extra data", text, end)
-        whole = lines[:-1]
-        if whole and "\0" in whole[-1]:  # a power cut came when its end was on the disk already
-            whole.pop()
-        objects = [first, *(_json.decode(line) for line in whole if line)]
+        objects = _objects_in(path.read_text("utf-8").lstrip())
     except FileNotFoundError:
         raise RunStoreError(f"no saved run {path.stem} in {path.parent}") from None
     except (ValueError, RecursionError) as problem:
@@ -136,14 +128,26 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     return objects
 
 
+def _objects_in(text: str) -> list[Any]:
+    first, end = _json.raw_decode(text)
+    after, *lines = text[end:].split("\n")
+    if after.strip():
+        raise json.JSONDecodeError("Extra data", text, end)
+    ended = lines[:-1]
+    if ended and "\0" in ended[-1]:  # a power cut came when its end was on the disk already
+        ended.pop()
+    return [first, *(_json.decode(line) for line in ended if line)]
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}")
 
 
 def _finite(number: str) -> float:
-    if not math.isfinite(float(number)):
+    value = float(number)
+    if not math.isfinite(value):
         raise ValueError(f"it holds {number}")
-    return float(number)
+    return value
 
 
 _json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
