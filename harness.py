@@ -278,7 +278,16 @@ class _Run:
             return _Exit("budget_exceeded", {"type": "max_budget"})
         if self.parent is not None and self.parent.ended:
             return self.cancelled("the run that started it has ended")
+        if condition := self.met_above():
+            return _Exit("interrupted", {"type": "stop_condition", "name": condition.name})
         return self.unpriced()
+
+    def met_above(self) -> StopCondition | None:
+        """A condition for which the run that this one is a child of will stop, or one above it."""
+        if self.parent is None:
+            return None
+        met = (one for one in self.parent.conditions if one.met(self.parent.state))
+        return next(met, None) or self.parent.met_above()
 
     def unpriced(self, output: str = "") -> _Exit | None:
         """A budget cannot hold what nobody can count."""
@@ -546,7 +555,7 @@ class _Run:
     def record(self, call: Call, tool: Tool, outcome: Outcome, key: str, ms: int) -> _Exit | None:
         """Write what became of a call into the transcript, and say whether the run stops."""
         if isinstance(outcome.error, _ChildPaused) and outcome.cut_by != "timeout":
-            return _approval(outcome.error.calls) if outcome.error.calls else None
+            return _approval(outcome.error.calls) if outcome.error.calls else self.why_stop()
         match outcome.kind, outcome.cut_by:
             case "value", _:
                 text = result_text(outcome.value)
@@ -661,7 +670,9 @@ def run_as_tool(
             children[ctx.call_id].run_id = f"{ctx.run_id}.{ctx.call_id}"
         child = await run(children[ctx.call_id], tools, client, limits=limits, parent=ctx)
         calls = waiting_calls(child)
-        if calls or (child.resumable and ctx.signal.aborted):
+        # It has no conditions of its own: one that stopped it is its parent's.
+        by_parent = (child.interruption or {}).get("type") == "stop_condition"
+        if calls or by_parent or (child.resumable and ctx.signal.aborted):
             raise _ChildPaused([{**c, "call_id": f"{ctx.call_id}/{c['call_id']}"} for c in calls])
         return _report(child)
 

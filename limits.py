@@ -19,6 +19,8 @@ MOST_TOKENS = 10**9
 class StopCondition:
     """A reason to stop, asked before each turn: any function of the state, with a name.
 
+    It is asked before each turn of a run behind a tool, too, of the state of its own run.
+
     ``harness.run`` takes only those after which a run can go on: it raises ValueError for a
     ``status`` that is final.
     """
@@ -44,7 +46,7 @@ def budget(usd: float) -> StopCondition:
 
 
 def deadline(seconds: float, clock: Callable[[], float] = time.monotonic) -> StopCondition:
-    """Stop at the first turn that would begin ``seconds`` from now, or later.
+    """Stop at the first turn that would begin ``seconds`` from now, or later; a child's turn too.
 
     Raises ValueError for a negative number or NaN.
     """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chat_client import ChatClient, price_for
-from harness import Limits, ToolContext, deadline, new_run, run, turn_cap
+from harness import Limits, Tool, ToolContext, deadline, new_run, pending, run, turn_cap
 from scripted_provider import Fault, asks, call, http_error, slow, text, transport
 from tests.rig import Rig, client_of, tool
 
@@ -122,6 +122,40 @@ def test_a_deadline_is_looked_at_before_each_turn() -> None:
     assert (rig.state.turns, rig.state.resumable) == (3, True)
     rig.run(stop_when=[deadline(10, clock=lambda: now[0])])
     assert rig.state.turns == 6
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_deadline_holds_for_the_runs_behind_its_tools_too(levels: int) -> None:
+    now = [100.0]
+
+    def takes_4_s(args: dict[str, Any], ctx: ToolContext) -> str:
+        now[0] += 4
+        return "done"
+
+    work = [asks(call(f"c{n}", "takes")) for n in range(5)]
+    ask = asks(call("p1", "ask_child", {"task": "Work."}), call("r1", "read_note", {"number": 1}))
+    rig = Rig(ask, text("ok"))
+    within: list[Tool] = [tool("takes", takes_4_s)]
+    answers: list[Any] = [*work, text("Worked.")]
+    for _ in range(levels - 1):
+        within = [rig.child("ask_child", *answers, tools=within)]
+        answers = [asks(call("q1", "ask_child", {"task": "Work."})), text("It worked.")]
+    rig.add_child("ask_child", *answers, tools=within)
+
+    rig.run(stop_when=[deadline(10, clock=lambda: now[0])])
+    condition = {"type": "stop_condition", "name": "deadline"}
+    child = rig.state
+    for key in ("p1", "q1")[:levels]:
+        child = child.children[key]
+        assert (child.status, child.interruption) == ("interrupted", condition)
+    assert (rig.state.status, rig.state.interruption) == ("interrupted", condition)
+    assert (child.turns, now) == (3, [112.0])
+    # The child is paused, not answered for, and nothing begins after it.
+    assert [one["id"] for one in pending(rig.state)] == ["p1", "r1"]
+
+    rig.run()
+    assert (rig.state.status, child.status, child.turns) == ("completed", "completed", 6)
+    assert rig.told("p1") == ("Worked." if levels == 1 else "It worked.")
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "10"])
