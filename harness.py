@@ -278,8 +278,8 @@ class _Run:
             return _Exit("budget_exceeded", {"type": "max_budget"})
         if self.parent is not None and self.parent.ended:
             return self.cancelled("the run that started it has ended")
-        if condition := self.met_above():
-            return _Exit("interrupted", {"type": "stop_condition", "name": condition.name})
+        if above := self.met_above():
+            return _Exit("interrupted", {"type": "stop_condition", "name": above.name})
         return self.unpriced()
 
     def met_above(self) -> StopCondition | None:
