@@ -282,8 +282,7 @@ class ChatClient:
             body["stream_options"] = {"include_usage": True}
         body.update(self._options)
         body = {name: value for name, value in body.items() if value is not None}
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "replace")  # half a surrogate pair must not end the run
+        return _to_json(body).encode("utf-8", "replace")  # half a surrogate pair must not end the run
 
     def _sendable(self, message: Message) -> Message:
         """The message with calls as this endpoint takes it back, arguments and content mended."""
@@ -367,6 +366,8 @@ class ChatClient:
 
 
 _HTTP_ERROR = re.compile("[45][0-9][0-9]")
+# Made once, and not looking for circles: json.dumps would make an encoder for each request.
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
 def _checked_url(base_url: str) -> str:
