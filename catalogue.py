@@ -51,9 +51,9 @@ def catalogue(
         """The file of that name. A link or a '..' that leads outside is not followed."""
         try:
             file = (root / path).resolve()
-        except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
+        except (OSError, ValueError, RuntimeError):  # a loop of links (until Python 3.12), a NUL
             raise forbidden(f"permission denied: {path}") from None
-        if not file.is_relative_to(root):
+        if not file.is_relative_to(root) or file.is_symlink():  # a loop (from Python 3.13)
             raise forbidden(f"permission denied: {path}")
         if not file.is_file():
             raise FileNotFoundError(f"no such file: {path}. Call list_files to see what exists.")
