@@ -282,7 +282,8 @@ class ChatClient:
             body["stream_options"] = {"include_usage": True}
         body.update(self._options)
         body = {name: value for name, value in body.items() if value is not None}
-        return _to_json(body).encode("utf-8", "replace")  # half a surrogate pair must not end the run
+        # "replace": half a surrogate pair in a message must not end the run.
+        return _to_json(body).encode("utf-8", "replace")
 
     def _sendable(self, message: Message) -> Message:
         """The message with calls as this endpoint takes it back, arguments and content mended."""
