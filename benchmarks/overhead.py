@@ -188,7 +188,7 @@ async def against_peers(url: str, rounds: int) -> bool:
         contenders = {
             name: stack.enter_context(alone(name, url)) for name in ("bare", "harness", *installed)
         }
-        each = await per_turn_ms(contenders, turns, max(5, rounds // 5))
+        each = await per_turn_ms(contenders, turns, max(5, rounds // 2))
     print(f"\n{turns} turns beside the libraries: bare httpx loop {each['bare']:.2f} ms a turn")
     for name in ("harness", *installed):
         report(f"  {name}", each[name] / each["bare"], None)
