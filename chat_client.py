@@ -223,13 +223,21 @@ class ChatClient:
         http = self._connected()
         request = http.build_request("POST", self._url, content=body, headers=headers)
         try:
-            response = await http.send(request, stream=True)
+            response = await self._sent(http, request)
             try:
                 return await self._read(response, on_delta)
             finally:
                 await response.aclose()
         except httpx.HTTPError as problem:  # these often come without a text
             raise _TransientError(str(problem) or type(problem).__name__) from None
+
+    async def _sent(self, http: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
+        try:
+            return await http.send(request, stream=True)
+        except httpx.HTTPError:
+            raise
+        except Exception as problem:  # of a transport of the caller's own; it saw the key
+            raise self._final(f"{type(problem).__name__}: {problem}") from None
 
     async def _read(self, response: httpx.Response, on_delta: Delta | None) -> dict[str, Any]:
         if response.status_code != 200:

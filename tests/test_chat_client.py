@@ -559,6 +559,7 @@ for fault in (None, http_error(401), http_error(500), dropped(), cut_body(), slo
         # The words are cut at some length; the key must not remain as a half.
         error(401, {"error": {"message": "x" * 490 + KEY}}),
         httpx.LocalProtocolError(f"Illegal header value b'Bearer {KEY}'"),
+        LookupError(f"a transport of one's own could not send {KEY}"),
         httpx.Response(200, json={"error": {"message": f"bad key {KEY}", "code": 401}}),
     ],
 )
