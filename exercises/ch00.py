@@ -25,6 +25,9 @@ def check_2(answer: Any) -> None:
     """A request that the provider refuses, for another reason than an unanswered call."""
     if unanswered(answer):
         return
+    if not isinstance(answer, dict):
+        wrong("A request is a dictionary: {'model': 'plan', 'messages': [...]}.")
+        return
     try:
         body = json.dumps(answer).encode()
     except (TypeError, ValueError) as problem:

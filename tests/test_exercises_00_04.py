@@ -52,6 +52,7 @@ WRONG: list[tuple[Callable[[Any], Any], Any, str]] = [
     (ch00.check_1, "41", "A number is asked for"),
     (ch00.check_2, {"model": "plan", "messages": [*OPENING]}, "The provider took it"),
     (ch00.check_2, UNANSWERED, "Find another one"),
+    (ch00.check_2, "What is in the logs?", "A request is a dictionary"),
     (ch00.check_2, {"model": object()}, "cannot be written as JSON"),
     (ch01.check_1, 333, "That is the third turn"),
     (ch01.check_1, 1203, "sum of four turns"),
