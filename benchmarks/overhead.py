@@ -96,7 +96,7 @@ async def body_ms(turns: int) -> float:
     return (time.perf_counter() - began) * 1000 / 50
 
 
-async def stored_run(client: ChatClient, turns: int, directory: str, waits: list[float]) -> None:
+async def stored_run(client: ChatClient, turns: int, waits: list[float], **kept: Any) -> None:
     """A run with a trace and a store; adds to ``waits`` its milliseconds in fsync a turn."""
     fsync, spent_s = os.fsync, 0.0
 
@@ -107,8 +107,7 @@ async def stored_run(client: ChatClient, turns: int, directory: str, waits: list
         spent_s += time.perf_counter() - began
 
     with mock.patch("os.fsync", timed):
-        trace = Path(directory) / "trace.jsonl"
-        await harness_run(client, turns, trace=trace, store=directory)
+        await harness_run(client, turns, **kept)
     waits.append(spent_s * 1000 / turns)
 
 
@@ -129,7 +128,7 @@ async def against_bare(url: str, rounds: int, directory: str) -> bool:
         waits: list[float] = []
         contenders = bare_and_harness(http, client, url) | {
             "trace": lambda turns: harness_run(client, turns, trace=trace),
-            "store": lambda turns: stored_run(client, turns, directory, waits),
+            "store": lambda turns: stored_run(client, turns, waits, trace=trace, store=directory),
         }
         for turns, share in {3: 1, 50: 2, 200: 6}.items():
             waits.clear()
